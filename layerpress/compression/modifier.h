@@ -144,10 +144,13 @@ class Modifier {
   virtual std::string data_use() const { return type(); }
 
   /// Arguments that were given and change nothing here.
-  virtual std::vector<std::string> arguments_without_effect() const { return {}; }
+  const std::vector<std::string>& arguments_without_effect() const { return without_effect_; }
 
   /// What it does otherwise than its name says, in one sentence for the user; "": nothing.
   virtual std::string note() const { return ""; }
+
+ protected:
+  std::vector<std::string> without_effect_{};
 };
 
 /// Turns weights and statistics into codes, or, in a measuring run, into figures (quant::unchanged_scheme). The pipeline collects the statistics that it wants and stores the results.

@@ -1,20 +1,15 @@
 #include "layerpress/modifier/all_modifiers.h"
 
-#include <functional>
 #include <map>
-#include <utility>
 
 #include "layerpress/base/text.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/pruning/magnitude.h"
 #include "layerpress/modifier/pruning/reap.h"
 #include "layerpress/modifier/pruning/sparsegpt.h"
 #include "layerpress/modifier/pruning/wanda.h"
 #include "layerpress/modifier/quantizing/autoround.h"
-#include "layerpress/modifier/quantizing/block_quantizer.h"
 #include "layerpress/modifier/quantizing/gptq.h"
 #include "layerpress/modifier/quantizing/quantization.h"
-#include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/modifier/rewrites/awq.h"
 #include "layerpress/modifier/rewrites/smoothquant.h"
 #include "layerpress/modifier/rewrites/spinquant.h"
@@ -22,47 +17,21 @@
 namespace layerpress::modifier {
 namespace {
 
-using Factory = std::function<std::unique_ptr<compression::Modifier>(const OrderedJson&, const std::string&)>;
-
-/// A kind of modifier.
-struct Kind {
-  std::string type;
-  Factory make;
-  std::vector<Argument> arguments;
-};
-
-/// The arguments of a modifier that quantizes.
-std::vector<Argument> with_shared(std::vector<Argument> own) {
-  const std::vector<Argument>& shared = QuantizingModifier::shared_arguments();
-  own.insert(own.begin(), shared.begin(), shared.end());
-  return own;
-}
-
-std::unique_ptr<compression::Modifier> make_gptq(const OrderedJson& arguments, const std::string& where) {
-  if (names_block_types(arguments)) return make_block_quantizer(arguments, where, BlockRounding::kGptq);
-  return make_gptq_modifier(arguments, where);
-}
-
-std::unique_ptr<compression::Modifier> make_quantization(const OrderedJson& arguments, const std::string& where) {
-  if (names_block_types(arguments)) return make_block_quantizer(arguments, where, BlockRounding::kNearest);
-  return make_quantization_modifier(arguments, where);
-}
-
 /// A new modifier is its files and a line here.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kAll = {
-      {"AutoRoundModifier", make_autoround_modifier, with_shared(autoround_arguments())},
-      {"AWQModifier", make_awq_modifier, awq_arguments()},
-      {"ConstantPruningModifier", make_constant_pruning_modifier, constant_pruning_arguments()},
-      {"GPTQModifier", make_gptq, with_shared(gptq_arguments())},
-      {"LogarithmicEqualizationModifier", make_logarithmic_equalization_modifier, smoothquant_arguments()},
-      {"MagnitudePruningModifier", make_magnitude_modifier, magnitude_arguments()},
-      {"QuantizationModifier", make_quantization, with_shared({})},
-      {ExpertPruning::kType, make_reap_modifier, reap_arguments()},
-      {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
-      {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
-      {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},
-      {"WandaPruningModifier", make_wanda_modifier, wanda_arguments()},
+      autoround_modifier(),
+      awq_modifier(),
+      constant_pruning_modifier(),
+      gptq_modifier(),
+      logarithmic_equalization_modifier(),
+      magnitude_pruning_modifier(),
+      quantization_modifier(),
+      reap_modifier(),
+      smoothquant_modifier(),
+      sparsegpt_modifier(),
+      spinquant_modifier(),
+      wanda_modifier(),
   };
   return kAll;
 }
@@ -100,12 +69,8 @@ std::vector<std::string> not_implemented() {
 }
 
 std::vector<Argument> arguments_of(const std::string& type) {
-  for (const Kind& kind : kinds()) {
-    if (kind.type != type) continue;
-    std::vector<Argument> arguments = kind.arguments;
-    for (Argument& argument : lifecycle_arguments()) arguments.push_back(std::move(argument));
-    return arguments;
-  }
+  for (const Kind& kind : kinds())
+    if (kind.type == type) return joined(kind.arguments, lifecycle_arguments());
   throw InternalError("[modifier] unknown modifier {}", type);
 }
 

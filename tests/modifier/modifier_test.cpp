@@ -68,9 +68,9 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
 /// What a modifier does not use, joined.
 std::string without_effect(const std::string& type, Json arguments) {
   arguments["scheme"] = "W4A16";
+  const auto modifier = make_modifier(type, arguments, "test.yaml");
   std::string names;
-  for (const std::string& name : make_modifier(type, arguments, "test.yaml")->arguments_without_effect())
-    names += name + " ";
+  for (const std::string& name : modifier->arguments_without_effect()) names += name + " ";
   return names;
 }
 

@@ -6,11 +6,21 @@
 #include <algorithm>
 #include <optional>
 
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/pruning/pruning.h"
 
 namespace layerpress::modifier {
 namespace {
+
+const std::vector<Argument> kMagnitudeArguments = {{"targets", "str | list[str]"},
+                                                   {"init_sparsity", "float"},
+                                                   {"final_sparsity", "float"},
+                                                   {"update_scheduler", "str"},
+                                                   {"scheduler_args", "dict[str, Any]"},
+                                                   {"mask_structure", "str"},
+                                                   {"leave_enabled", "bool"},
+                                                   {"apply_globally", "bool"}};
+
+const std::vector<Argument> kConstantPruningArguments = {{"targets", "str | list[str]"}};
 
 /// An edit that looks at the magnitudes of a weight only.
 class MagnitudeEdit : public compression::Edit {
@@ -86,9 +96,8 @@ class ConstantZeros : public MagnitudeEdit {
 class OneEdit : public compression::EditingModifier {
  public:
   OneEdit(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& known) {
-    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
     plain_ = Json(arguments);
-    without_effect_ = check_arguments(plain_, where, names_of(known));
+    without_effect_ = check_arguments(plain_, where, known);
     if (!json_has(plain_, "targets"))
       throw RecipeError("[recipe.modifier] {}: targets is missing; name modules, such as Linear", where);
     targets_.emplace(names_in(plain_["targets"], where + ".targets"), where + ".targets");
@@ -96,7 +105,6 @@ class OneEdit : public compression::EditingModifier {
 
   std::string type() const override { return edit_->type(); }
   bool needs_data() const override { return false; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
   std::map<std::string, compression::EditPtr> edits_of(
       const std::vector<compression::ModelModule>& modules) const override {
@@ -107,7 +115,6 @@ class OneEdit : public compression::EditingModifier {
 
  protected:
   Json plain_;
-  std::vector<std::string> without_effect_;
   compression::EditPtr edit_;
 
  private:
@@ -117,7 +124,7 @@ class OneEdit : public compression::EditingModifier {
 class MagnitudePruningModifier : public OneEdit {
  public:
   MagnitudePruningModifier(const OrderedJson& arguments, const std::string& where)
-      : OneEdit(arguments, where, magnitude_arguments()) {
+      : OneEdit(arguments, where, kMagnitudeArguments) {
     if (json_get_or<bool>(plain_, "apply_globally", where, false))
       throw RecipeError(
           "[recipe.modifier] {}: apply_globally is not implemented: each weight is pruned by itself; leave it out",
@@ -145,33 +152,19 @@ class MagnitudePruningModifier : public OneEdit {
 class ConstantPruningModifier : public OneEdit {
  public:
   ConstantPruningModifier(const OrderedJson& arguments, const std::string& where)
-      : OneEdit(arguments, where, constant_pruning_arguments()) {
+      : OneEdit(arguments, where, kConstantPruningArguments) {
     edit_ = std::make_shared<ConstantZeros>();
   }
 };
 
 }  // namespace
 
-std::vector<Argument> magnitude_arguments() {
-  return {{"targets", "str | list[str]"},
-          {"init_sparsity", "float"},
-          {"final_sparsity", "float"},
-          {"update_scheduler", "str"},
-          {"scheduler_args", "dict[str, Any]"},
-          {"mask_structure", "str"},
-          {"leave_enabled", "bool"},
-          {"apply_globally", "bool"}};
+Kind magnitude_pruning_modifier() {
+  return {"MagnitudePruningModifier", make<MagnitudePruningModifier>, kMagnitudeArguments};
 }
 
-std::vector<Argument> constant_pruning_arguments() { return {{"targets", "str | list[str]"}}; }
-
-std::unique_ptr<compression::Modifier> make_magnitude_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<MagnitudePruningModifier>(arguments, where);
-}
-
-std::unique_ptr<compression::Modifier> make_constant_pruning_modifier(const OrderedJson& arguments,
-                                                                      const std::string& where) {
-  return std::make_unique<ConstantPruningModifier>(arguments, where);
+Kind constant_pruning_modifier() {
+  return {"ConstantPruningModifier", make<ConstantPruningModifier>, kConstantPruningArguments};
 }
 
 }  // namespace layerpress::modifier

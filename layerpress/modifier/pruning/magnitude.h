@@ -1,11 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "layerpress/base/json.h"
-#include "layerpress/compression/modifier.h"
 #include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
@@ -14,15 +8,10 @@ namespace layerpress::modifier {
 /// to the last one. It needs no data. Arguments as LLM Compressor's, which prunes step by step while a model is trained: targets
 /// and final_sparsity are required; init_sparsity, update_scheduler, scheduler_args and leave_enabled have no effect in one shot;
 /// mask_structure other than "unstructured" and apply_globally are refused.
-std::unique_ptr<compression::Modifier> make_magnitude_modifier(const OrderedJson& arguments, const std::string& where);
-
-std::vector<Argument> magnitude_arguments();
+Kind magnitude_pruning_modifier();
 
 /// ConstantPruningModifier: elements that are zero (|w| <= 1e-8) stay zero, whatever later entries of the recipe do with the weights of
 /// its targets. Arguments: targets, required. It needs no data.
-std::unique_ptr<compression::Modifier> make_constant_pruning_modifier(const OrderedJson& arguments,
-                                                                      const std::string& where);
-
-std::vector<Argument> constant_pruning_arguments();
+Kind constant_pruning_modifier();
 
 }  // namespace layerpress::modifier

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "layerpress/base/text.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::modifier {
@@ -89,11 +88,8 @@ const std::vector<Argument>& PruningModifier::shared_arguments() {
 }
 
 PruningModifier::PruningModifier(const OrderedJson& arguments, const std::string& where,
-                                 const std::vector<Argument>& own_arguments)
+                                 const std::vector<Argument>& known)
     : where_(where) {
-  if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-  std::vector<std::string> known = names_of(shared_arguments());
-  for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
   without_effect_ = check_arguments(plain, where, known);
   read_structure(plain);

@@ -51,7 +51,6 @@ TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& mo
 class PruningModifier : public compression::EditingModifier {
  public:
   bool needs_data() const override { return true; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::map<std::string, compression::EditPtr> edits_of(
       const std::vector<compression::ModelModule>& modules) const override;
 
@@ -59,8 +58,8 @@ class PruningModifier : public compression::EditingModifier {
   static const std::vector<Argument>& shared_arguments();
 
  protected:
-  /// `own_arguments` are the derived class's.
-  PruningModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments);
+  /// `known`: all arguments that the derived class takes.
+  PruningModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& known);
 
   /// The edit that makes weights sparse.
   virtual compression::EditPtr make_edit(const kernels::SparsePattern& pattern) const = 0;
@@ -83,7 +82,6 @@ class PruningModifier : public compression::EditingModifier {
   std::map<std::string, double> layer_sparsities_;
   std::int64_t pruned_ = 0, group_ = 0;
   std::optional<quant::TargetList> targets_, ignore_;
-  std::vector<std::string> without_effect_;
 };
 
 /// An edit that makes weights sparse.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/quant/targets/matching.h"
 
 namespace layerpress::modifier {
@@ -25,6 +24,12 @@ std::vector<std::int64_t> kept_experts(const std::vector<double>& saliency, std:
 }
 
 namespace {
+
+const std::vector<Argument> kReapArguments = {{"sparsity", "float"},
+                                              {"ignore", "list[str]"},
+                                              {"report_path", "str | None"},
+                                              {"kept_experts", "dict[str, list[int]] | None"},
+                                              {"measured_on", "dict[str, Any] | None"}};
 
 /// Names in the order of the numbers in them: layers.2 before layers.10.
 bool comes_before(const std::string& a, const std::string& b) {
@@ -50,8 +55,7 @@ bool comes_before(const std::string& a, const std::string& b) {
 }  // namespace
 
 ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : where_(where) {
-  if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-  without_effect_ = check_arguments(arguments, where, names_of(reap_arguments()));
+  without_effect_ = check_arguments(arguments, where, kReapArguments);
   sparsity_ = json_get_or<double>(arguments, "sparsity", where, 0);
   ignore_ = json_get_or<std::vector<std::string>>(arguments, "ignore", where, {});
   report_path_ = json_get_or<std::string>(arguments, "report_path", where, "");
@@ -192,17 +196,6 @@ OrderedJson ExpertPruning::report(const rewrite::KeptExperts& kept) {
   return report;
 }
 
-const std::vector<Argument>& reap_arguments() {
-  static const std::vector<Argument> kArguments = {{"sparsity", "float"},
-                                                   {"ignore", "list[str]"},
-                                                   {"report_path", "str | None"},
-                                                   {"kept_experts", "dict[str, list[int]] | None"},
-                                                   {"measured_on", "dict[str, Any] | None"}};
-  return kArguments;
-}
-
-std::unique_ptr<compression::Modifier> make_reap_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<ExpertPruning>(Json(arguments), where);
-}
+Kind reap_modifier() { return {ExpertPruning::kType, make<ExpertPruning>, kReapArguments}; }
 
 }  // namespace layerpress::modifier

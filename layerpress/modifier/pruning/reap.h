@@ -37,7 +37,6 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   std::string type() const override;
   /// Until the experts are chosen.
   bool needs_data() const override { return !is_decided(); }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   rewrite::Changes changes(const rewrite::Model& model) const override;
 
   bool is_decided() const { return !kept_.empty(); }
@@ -71,10 +70,8 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   std::vector<std::string> ignore_;
   std::string report_path_;
   rewrite::KeptExperts kept_;
-  std::vector<std::string> without_effect_;
 };
 
-const std::vector<Argument>& reap_arguments();
-std::unique_ptr<compression::Modifier> make_reap_modifier(const OrderedJson& arguments, const std::string& where);
+Kind reap_modifier();
 
 }  // namespace layerpress::modifier

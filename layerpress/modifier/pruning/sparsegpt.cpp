@@ -103,16 +103,17 @@ class SparseGptEdit : public PruningEdit {
   SparseGptSettings settings_;
 };
 
-const std::vector<Argument>& own_arguments() {
-  static const std::vector<Argument> kArguments = {
-      {"block_size", "int"}, {"dampening_frac", "float | None"}, {"preserve_sparsity_mask", "bool"}};
+const std::vector<Argument>& sparsegpt_arguments() {
+  static const std::vector<Argument> kArguments =
+      joined(PruningModifier::shared_arguments(),
+             {{"block_size", "int"}, {"dampening_frac", "float | None"}, {"preserve_sparsity_mask", "bool"}});
   return kArguments;
 }
 
 class SparseGptModifier : public PruningModifier {
  public:
   SparseGptModifier(const OrderedJson& arguments, const std::string& where)
-      : PruningModifier(arguments, where, own_arguments()) {
+      : PruningModifier(arguments, where, sparsegpt_arguments()) {
     const Json plain(arguments);
     settings_.block_size = json_get_or<std::int64_t>(plain, "block_size", where, 128);
     settings_.dampening = json_get_or<double>(plain, "dampening_frac", where, 0.01);
@@ -138,14 +139,6 @@ class SparseGptModifier : public PruningModifier {
 
 }  // namespace
 
-std::vector<Argument> sparsegpt_arguments() {
-  std::vector<Argument> arguments = PruningModifier::shared_arguments();
-  for (const Argument& own : own_arguments()) arguments.push_back(own);
-  return arguments;
-}
-
-std::unique_ptr<compression::Modifier> make_sparsegpt_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<SparseGptModifier>(arguments, where);
-}
+Kind sparsegpt_modifier() { return {"SparseGPTModifier", make<SparseGptModifier>, sparsegpt_arguments()}; }
 
 }  // namespace layerpress::modifier

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "layerpress/base/json.h"
-#include "layerpress/compression/modifier.h"
 #include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
@@ -16,8 +10,6 @@ namespace layerpress::modifier {
 ///
 /// If the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then magnitudes without
 /// compensation; the report says which. Columns that no token touched become zero.
-std::unique_ptr<compression::Modifier> make_sparsegpt_modifier(const OrderedJson& arguments, const std::string& where);
-
-std::vector<Argument> sparsegpt_arguments();
+Kind sparsegpt_modifier();
 
 }  // namespace layerpress::modifier

@@ -75,7 +75,7 @@ class WandaEdit : public PruningEdit {
 class WandaPruningModifier : public PruningModifier {
  public:
   WandaPruningModifier(const OrderedJson& arguments, const std::string& where)
-      : PruningModifier(arguments, where, {}) {}
+      : PruningModifier(arguments, where, shared_arguments()) {}
   std::string type() const override { return "WandaPruningModifier"; }
 
  protected:
@@ -86,10 +86,8 @@ class WandaPruningModifier : public PruningModifier {
 
 }  // namespace
 
-std::vector<Argument> wanda_arguments() { return PruningModifier::shared_arguments(); }
-
-std::unique_ptr<compression::Modifier> make_wanda_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<WandaPruningModifier>(arguments, where);
+Kind wanda_modifier() {
+  return {"WandaPruningModifier", make<WandaPruningModifier>, PruningModifier::shared_arguments()};
 }
 
 }  // namespace layerpress::modifier

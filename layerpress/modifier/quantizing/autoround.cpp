@@ -1,18 +1,26 @@
 #include "layerpress/modifier/quantizing/autoround.h"
 
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/quantizing/gptq_modifier.h"
 
 namespace layerpress::modifier {
 namespace {
 
+/// AutoRound's own arguments.
+const std::vector<Argument> kAutoRoundArguments = {{"iters", "int"},
+                                                   {"batch_size", "int"},
+                                                   {"lr", "float | None"},
+                                                   {"enable_torch_compile", "bool"},
+                                                   {"device_ids", "str | None"},
+                                                   {"disable_opt_rtn", "bool"}};
+
+std::vector<Argument> autoround_arguments() {
+  return joined(QuantizingModifier::shared_arguments(), kAutoRoundArguments);
+}
+
 /// The arguments with which GPTQ does it.
 OrderedJson as_gptq(OrderedJson arguments, const std::string& where) {
-  if (!arguments.is_object()) return arguments;  // GPTQ reports the error
-  std::vector<std::string> known = names_of(QuantizingModifier::shared_arguments());
-  for (const Argument& own : autoround_arguments()) known.push_back(own.name);
-  (void)check_arguments(Json(arguments), where, known);
-  for (const Argument& own : autoround_arguments()) arguments.erase(own.name);
+  (void)check_arguments(Json(arguments), where, autoround_arguments());
+  for (const Argument& own : kAutoRoundArguments) arguments.erase(own.name);
   arguments["error_propagation"] = true;
   return arguments;
 }
@@ -28,8 +36,8 @@ class AutoRoundModifier final : public GptqModifier {
     (void)json_get_or<bool>(plain, "disable_opt_rtn", where, false);
     if (json_has(plain, "lr")) (void)json_get<double>(plain, "lr", where);
     if (json_has(plain, "device_ids")) (void)json_get<std::string>(plain, "device_ids", where);
-    for (const Argument& own : autoround_arguments())
-      if (json_has(plain, own.name.c_str())) note_without_effect(own.name);
+    for (const Argument& own : kAutoRoundArguments)
+      if (json_has(plain, own.name.c_str())) without_effect_.push_back(own.name);
   }
 
   std::string type() const override { return "AutoRoundModifier"; }
@@ -42,18 +50,6 @@ class AutoRoundModifier final : public GptqModifier {
 
 }  // namespace
 
-std::vector<Argument> autoround_arguments() {
-  return {{"iters", "int"},
-          {"batch_size", "int"},
-          {"lr", "float | None"},
-          {"enable_torch_compile", "bool"},
-          {"device_ids", "str | None"},
-          {"disable_opt_rtn", "bool"}};
-}
-
-std::unique_ptr<compression::Quantizer> make_autoround_modifier(const OrderedJson& arguments,
-                                                                const std::string& where) {
-  return std::make_unique<AutoRoundModifier>(arguments, where);
-}
+Kind autoround_modifier() { return {"AutoRoundModifier", make<AutoRoundModifier>, autoround_arguments()}; }
 
 }  // namespace layerpress::modifier

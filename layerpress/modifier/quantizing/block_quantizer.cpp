@@ -14,7 +14,7 @@
 #include "layerpress/compression/statistics/square_sum.h"
 #include "layerpress/gguf/blocks/block_gptq.h"
 #include "layerpress/gguf/blocks/block_rows.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/modifier/quantizing/factorization.h"
 #include "layerpress/modifier/quantizing/gptq_modifier.h"
 #include "layerpress/modifier/quantizing/output_power.h"
@@ -358,15 +358,15 @@ bool names_block_types(const OrderedJson& arguments) {
   });
 }
 
-std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
-                                                             BlockRounding rounding) {
+std::unique_ptr<compression::Modifier> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
+                                                            BlockRounding rounding) {
   const Json plain(arguments);
   if (json_has(plain, "kv_cache_scheme"))
     throw RecipeError(
         "[recipe.modifier] {}.kv_cache_scheme: a GGUF has no place for scales of keys and values; leave it out", where);
-  std::vector<std::string> known = {"config_groups", "ignore", "weight_observer"};
+  std::vector<Argument> known = {{"config_groups"}, {"ignore"}, {"weight_observer"}};
   if (rounding == BlockRounding::kGptq)
-    known.insert(known.end(), {"dampening_frac", "error_propagation", "block_size", "actorder"});
+    known = joined(known, {{"dampening_frac"}, {"error_propagation"}, {"block_size"}, {"actorder"}});
   (void)check_arguments(plain, where, known);
   const auto groups = std::make_shared<const BlockGroups>(plain, where);
   std::unique_ptr<BlockRounder> quantizer;

@@ -26,7 +26,7 @@ bool names_block_types(const OrderedJson& arguments);
 /// kGptq: GPTQ with blocks in activation order (gguf/blocks/block_gptq.h). Further arguments: dampening_frac (0.01) and error_propagation as
 /// GPTQModifier's, and weight_observer: minmax, with which the scales of a block are chosen once and not twice. Where the Gram matrix cannot be
 /// factorized, for floats (F16, ...) and for embeddings, it rounds to nearest.
-std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
-                                                             BlockRounding rounding);
+std::unique_ptr<compression::Modifier> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
+                                                            BlockRounding rounding);
 
 }  // namespace layerpress::modifier

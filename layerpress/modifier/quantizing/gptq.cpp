@@ -7,6 +7,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/gram_statistic.h"
+#include "layerpress/modifier/quantizing/block_quantizer.h"
 #include "layerpress/modifier/quantizing/gptq_modifier.h"
 #include "layerpress/modifier/quantizing/output_power.h"
 
@@ -16,6 +17,17 @@ using compression::CompressedModule;
 using compression::LinearWeight;
 
 namespace {
+
+const std::vector<Argument>& gptq_arguments() {
+  static const std::vector<Argument> kArguments =
+      joined(QuantizingModifier::shared_arguments(), {{"block_size", "int"},
+                                                      {"dampening_frac", "float"},
+                                                      {"actorder", "str | None"},
+                                                      {"batched_quantization", "int | str | None"},
+                                                      {"error_propagation", "bool | dict[str, float] | None"},
+                                                      {"rounded_inputs", "bool | None"}});
+  return kArguments;
+}
 
 /// LLM Compressor takes null for neither.
 template <typename Number>
@@ -69,16 +81,6 @@ class ActivationOrder {
 
 }  // namespace
 
-const std::vector<Argument>& gptq_arguments() {
-  static const std::vector<Argument> kArguments = {{"block_size", "int"},
-                                                   {"dampening_frac", "float"},
-                                                   {"actorder", "str | None"},
-                                                   {"batched_quantization", "int | str | None"},
-                                                   {"error_propagation", "bool | dict[str, float] | None"},
-                                                   {"rounded_inputs", "bool | None"}};
-  return kArguments;
-}
-
 GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver,
                            quant::Observer default_observer)
     : QuantizingModifier(arguments, where, gptq_arguments(), default_observer),
@@ -93,7 +95,7 @@ GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& wher
   if (!(dampening_ >= 0) || dampening_ > 1e6)
     throw RecipeError("[recipe.modifier] {}: dampening_frac must be from 0 to 1e6", where);
   rounded_inputs_ = json_get_or<bool>(plain, "rounded_inputs", where, false);
-  if (names_batches(plain, where)) note_without_effect("batched_quantization");
+  if (names_batches(plain, where)) without_effect_.emplace_back("batched_quantization");
   set_actorder(ActivationOrder(plain, where));
 }
 
@@ -244,6 +246,14 @@ void GptqModifier::require_statistics(const std::vector<LinearWeight>& linears,
 std::unique_ptr<compression::Quantizer> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
                                                            BlockSolverOf block_solver) {
   return std::make_unique<GptqModifier>(arguments, where, block_solver);
+}
+
+Kind gptq_modifier() {
+  const auto make_of = [](const OrderedJson& arguments, const std::string& where) {
+    return names_block_types(arguments) ? make_block_quantizer(arguments, where, BlockRounding::kGptq)
+                                        : make_gptq_modifier(arguments, where);
+  };
+  return {"GPTQModifier", make_of, gptq_arguments()};
 }
 
 }  // namespace layerpress::modifier

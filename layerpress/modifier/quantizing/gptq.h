@@ -3,8 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "layerpress/base/json.h"
-#include "layerpress/compression/modifier.h"
 #include "layerpress/kernels/solver/block_solver.h"
 #include "layerpress/modifier/arguments/argument.h"
 
@@ -43,7 +41,7 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 std::unique_ptr<compression::Quantizer> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
                                                            BlockSolverOf block_solver = kernels::column_block_solver);
 
-/// GPTQ's own arguments.
-const std::vector<Argument>& gptq_arguments();
+/// The same, or for groups in llama.cpp's types the quantizer of block_quantizer.h.
+Kind gptq_modifier();
 
 }  // namespace layerpress::modifier

@@ -3,6 +3,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/gram_statistic.h"
 #include "layerpress/compression/statistics/square_sum.h"
+#include "layerpress/modifier/quantizing/block_quantizer.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/quant/scheme_name.h"
@@ -15,7 +16,7 @@ using quant::Observer;
 class QuantizationModifier : public QuantizingModifier {
  public:
   QuantizationModifier(const OrderedJson& arguments, const std::string& where)
-      : QuantizingModifier(arguments, where, {}, {}) {
+      : QuantizingModifier(arguments, where, shared_arguments(), {}) {
     if (any_observer(Observer::kGptq))
       throw RecipeError("[recipe.modifier] {}: observer 'gptq' requires GPTQModifier; use it, or observer hessian",
                         where);
@@ -72,9 +73,12 @@ class QuantizationModifier : public QuantizingModifier {
 
 }  // namespace
 
-std::unique_ptr<compression::Quantizer> make_quantization_modifier(const OrderedJson& arguments,
-                                                                   const std::string& where) {
-  return std::make_unique<QuantizationModifier>(arguments, where);
+Kind quantization_modifier() {
+  const auto make_of = [](const OrderedJson& arguments, const std::string& where) {
+    return names_block_types(arguments) ? make_block_quantizer(arguments, where, BlockRounding::kNearest)
+                                        : make<QuantizationModifier>(arguments, where);
+  };
+  return {"QuantizationModifier", make_of, QuantizingModifier::shared_arguments()};
 }
 
 }  // namespace layerpress::modifier

@@ -1,7 +1,6 @@
 // The arguments of quantizing modifiers.
 #include <utility>
 
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -61,11 +60,8 @@ const std::vector<Argument>& QuantizingModifier::shared_arguments() {
 }
 
 QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::string& where,
-                                       const std::vector<Argument>& own_arguments,
+                                       const std::vector<Argument>& known,
                                        std::optional<quant::Observer> default_observer) {
-  if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-  std::vector<std::string> known = names_of(shared_arguments());
-  for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
   without_effect_ = check_arguments(plain, where, known);
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))

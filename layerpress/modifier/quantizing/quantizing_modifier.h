@@ -21,7 +21,6 @@ class QuantizingModifier : public compression::Quantizer {
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<SchemeGroup> scheme_groups() const override;
   std::vector<std::string> ignore_entries() const override { return ignore_entries_; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   std::optional<double> value_to_share(const compression::LinearWeight& linear,
                                        const compression::Statistics* statistics) const override;
@@ -35,16 +34,13 @@ class QuantizingModifier : public compression::Quantizer {
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
   /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme, bypass_divisibility_checks (only false).
-  /// `own_arguments` are the derived class's. Without `default_observer`, it is observer_without_inputs() of each group's weights.
-  QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments,
+  /// `known`: all arguments that the derived class takes. Without `default_observer`, it is observer_without_inputs() of each group's weights.
+  QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& known,
                      std::optional<quant::Observer> default_observer);
 
   /// Gives each group its activation order: what change() makes of the one that its own scheme names. `where` says whose.
   void set_actorder(const std::function<std::optional<std::string>(const std::optional<std::string>& own,
                                                                    const std::string& where)>& change);
-
-  /// Notes an argument for arguments_without_effect().
-  void note_without_effect(const std::string& key) { without_effect_.push_back(key); }
 
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
@@ -121,7 +117,6 @@ class QuantizingModifier : public compression::Quantizer {
   std::optional<quant::TargetList> ignore_;
   const Group& group_of(const quant::QuantizationScheme* scheme) const;
   std::optional<std::string> named_observer_, named_input_observer_;
-  std::vector<std::string> without_effect_;
   EmbeddingRounding embeddings_{*this};
 };
 

@@ -10,9 +10,9 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/mean_absolute.h"
+#include "layerpress/compression/transform.h"
 #include "layerpress/gguf/blocks/grid_type.h"
 #include "layerpress/kernels/solver/scaled_columns.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/rewrites/scale_mappings.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/rounding/observer.h"
@@ -192,11 +192,15 @@ std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, 
   return parameters;
 }
 
+const std::vector<Argument> kAwqArguments = {{"mappings", "list[Any] | None"},
+                                             {"offload_device", "str | None"},
+                                             {"duo_scaling", "bool | str"},
+                                             {"n_grid", "int"}};
+
 class AwqModifier : public compression::Transform {
  public:
   AwqModifier(const Json& arguments, const std::string& where) : where_(where) {
-    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-    without_effect_ = check_arguments(arguments, where, names_of(awq_arguments()));
+    without_effect_ = check_arguments(arguments, where, kAwqArguments);
     if (json_has(arguments, "offload_device")) without_effect_.emplace_back("offload_device");
     const Json duo = json_has(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
     candidates_ = candidates_of(duo, json_get_or<std::int64_t>(arguments, "n_grid", where, 20), where);
@@ -204,7 +208,6 @@ class AwqModifier : public compression::Transform {
   }
 
   std::string type() const override { return "AWQModifier"; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
   std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf& scheme_of) const override {
     const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
@@ -305,23 +308,12 @@ class AwqModifier : public compression::Transform {
   }
 
   std::string where_;
-  std::vector<std::string> without_effect_;
   std::vector<Candidate> candidates_;
   std::vector<ScaleMapping> mappings_;
 };
 
 }  // namespace
 
-const std::vector<Argument>& awq_arguments() {
-  static const std::vector<Argument> kArguments = {{"mappings", "list[Any] | None"},
-                                                   {"offload_device", "str | None"},
-                                                   {"duo_scaling", "bool | str"},
-                                                   {"n_grid", "int"}};
-  return kArguments;
-}
-
-std::unique_ptr<compression::Transform> make_awq_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<AwqModifier>(arguments, where);
-}
+Kind awq_modifier() { return {"AWQModifier", make<AwqModifier>, kAwqArguments}; }
 
 }  // namespace layerpress::modifier

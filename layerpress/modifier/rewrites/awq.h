@@ -1,11 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "layerpress/base/json.h"
-#include "layerpress/compression/transform.h"
 #include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
@@ -25,8 +19,6 @@ namespace layerpress::modifier {
 ///
 /// Without mappings, all places are used whose balance layers are quantized, but for the head. A mapping is skipped where
 /// the model has no place for a scale (values of grouped heads) or where nothing is quantized, as LLM Compressor does.
-std::unique_ptr<compression::Transform> make_awq_modifier(const OrderedJson& arguments, const std::string& where);
-
-const std::vector<Argument>& awq_arguments();
+Kind awq_modifier();
 
 }  // namespace layerpress::modifier

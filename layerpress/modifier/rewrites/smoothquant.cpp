@@ -9,8 +9,8 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/minimum_maximum.h"
+#include "layerpress/compression/transform.h"
 #include "layerpress/graph/facts/expert_layers.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/rewrites/scale_mappings.h"
 #include "layerpress/quant/targets/matching.h"
 
@@ -54,12 +54,15 @@ class UsualPlaces {
   std::set<std::string> of_experts_;      // weights
 };
 
+const std::vector<Argument> kSmoothQuantArguments = {
+    {"smoothing_strength", "float"},   {"mappings", "list[Any] | None"}, {"ignore", "str | list[str] | None"},
+    {"num_calibration_steps", "None"}, {"calibration_function", "None"}, {"algorithm", "str"}};
+
 class SmoothQuantModifier : public compression::Transform {
  public:
   SmoothQuantModifier(const Json& arguments, const std::string& where, std::string type, const char* usual_algorithm)
       : where_(where), type_(std::move(type)) {
-    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-    without_effect_ = check_arguments(arguments, where, names_of(smoothquant_arguments()));
+    without_effect_ = check_arguments(arguments, where, kSmoothQuantArguments);
     for (const char* key : {"num_calibration_steps", "calibration_function"})
       if (json_has(arguments, key))
         throw RecipeError(
@@ -78,7 +81,6 @@ class SmoothQuantModifier : public compression::Transform {
   }
 
   std::string type() const override { return type_; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
   std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf&) const override {
     const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
@@ -180,30 +182,23 @@ class SmoothQuantModifier : public compression::Transform {
   }
 
   std::string where_, type_;
-  std::vector<std::string> without_effect_;
   double strength_ = 0.5;
   bool logarithmic_ = false;
   std::optional<quant::TargetList> ignore_;
   std::vector<ScaleMapping> mappings_;
 };
 
+Kind kind_of(const char* type, const char* usual_algorithm) {
+  const auto make_of = [=](const OrderedJson& arguments, const std::string& where) {
+    return std::make_unique<SmoothQuantModifier>(arguments, where, type, usual_algorithm);
+  };
+  return {type, make_of, kSmoothQuantArguments};
+}
+
 }  // namespace
 
-const std::vector<Argument>& smoothquant_arguments() {
-  static const std::vector<Argument> kArguments = {
-      {"smoothing_strength", "float"},   {"mappings", "list[Any] | None"}, {"ignore", "str | list[str] | None"},
-      {"num_calibration_steps", "None"}, {"calibration_function", "None"}, {"algorithm", "str"}};
-  return kArguments;
-}
+Kind smoothquant_modifier() { return kind_of("SmoothQuantModifier", "smoothquant"); }
 
-std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
-                                                                  const std::string& where) {
-  return std::make_unique<SmoothQuantModifier>(arguments, where, "SmoothQuantModifier", "smoothquant");
-}
-
-std::unique_ptr<compression::Transform> make_logarithmic_equalization_modifier(const OrderedJson& arguments,
-                                                                               const std::string& where) {
-  return std::make_unique<SmoothQuantModifier>(arguments, where, "LogarithmicEqualizationModifier", "log_equalization");
-}
+Kind logarithmic_equalization_modifier() { return kind_of("LogarithmicEqualizationModifier", "log_equalization"); }
 
 }  // namespace layerpress::modifier

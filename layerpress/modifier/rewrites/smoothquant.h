@@ -1,11 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "layerpress/base/json.h"
-#include "layerpress/compression/transform.h"
 #include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
@@ -25,13 +19,9 @@ namespace layerpress::modifier {
 ///
 /// All linears that read a smoothed value are multiplied. The balance layers of a mapping are those whose weights determine the
 /// scale. A mapping that would change the model's outputs is refused.
-std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
-                                                                  const std::string& where);
+Kind smoothquant_modifier();
 
 /// The same with algorithm log_equalization unless the arguments name one: LLM Compressor's older name for it.
-std::unique_ptr<compression::Transform> make_logarithmic_equalization_modifier(const OrderedJson& arguments,
-                                                                               const std::string& where);
-
-const std::vector<Argument>& smoothquant_arguments();
+Kind logarithmic_equalization_modifier();
 
 }  // namespace layerpress::modifier

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "layerpress/graph/facts/value_heads.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/products/hadamard.h"
-#include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/rewrite/rewrite.h"
 
 namespace layerpress::modifier {
@@ -137,11 +135,15 @@ class TurnedTensors {
   rewrite::Changes changes_;
 };
 
+const std::vector<Argument> kSpinQuantArguments = {
+    {"rotations", "list[str]"}, {"transform_type", "str"},   {"randomize", "bool"},
+    {"learnable", "bool"},      {"precision", "str | None"}, {"transform_block_size", "int | None"},
+    {"mappings", "None"},       {"norm_mappings", "None"},   {"transform_config", "None"}};
+
 class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite {
  public:
   SpinQuantModifier(const Json& arguments, const std::string& where) : where_(where) {
-    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-    without_effect_ = check_arguments(arguments, where, names_of(spinquant_arguments()));
+    without_effect_ = check_arguments(arguments, where, kSpinQuantArguments);
     if (json_has(arguments, "precision")) without_effect_.emplace_back("precision");
     refuse_others(arguments);
     read_rotations(arguments);
@@ -160,7 +162,6 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
   std::string type() const override { return "SpinQuantModifier"; }
   bool needs_data() const override { return false; }
-  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
   rewrite::Changes changes(const rewrite::Model& model) const override {
     TurnedTensors turned(model, where_);
@@ -191,8 +192,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
   void read_rotations(const Json& arguments) {
     const auto names = json_get_or<std::vector<std::string>>(arguments, "rotations", where_, {"R1", "R2"});
-    for (std::string name : names) {
-      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+    for (const std::string& given : names) {
+      const std::string name = upper_case(given);
       if (name == "R3" || name == "R4")
         throw RecipeError(
             "[recipe.modifier] {}: rotation {} is computed while a model is served, which engines other than vLLM do "
@@ -298,7 +299,6 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
   }
 
   std::string where_;
-  std::vector<std::string> without_effect_;
   bool turns_stream_ = false, turns_heads_ = false;
   Hadamard::Seeded seeded_ = Hadamard::Seeded::kNot;
   std::int64_t block_ = 0;  // 0: the whole width
@@ -306,16 +306,6 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
 }  // namespace
 
-const std::vector<Argument>& spinquant_arguments() {
-  static const std::vector<Argument> kArguments = {
-      {"rotations", "list[str]"}, {"transform_type", "str"},   {"randomize", "bool"},
-      {"learnable", "bool"},      {"precision", "str | None"}, {"transform_block_size", "int | None"},
-      {"mappings", "None"},       {"norm_mappings", "None"},   {"transform_config", "None"}};
-  return kArguments;
-}
-
-std::unique_ptr<compression::Modifier> make_spinquant_modifier(const OrderedJson& arguments, const std::string& where) {
-  return std::make_unique<SpinQuantModifier>(arguments, where);
-}
+Kind spinquant_modifier() { return {"SpinQuantModifier", make<SpinQuantModifier>, kSpinQuantArguments}; }
 
 }  // namespace layerpress::modifier

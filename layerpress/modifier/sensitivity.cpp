@@ -88,8 +88,7 @@ compression::CompressionCost Sensitivity::cost(const std::vector<compression::Li
   // The whole Gram matrix lies beside all of it.
   cost.workspace_bytes += static_cast<std::uint64_t>(columns * columns) * sizeof(float);
   if (asks_what_gptq_leaves_) {
-    const auto size = static_cast<double>(columns);
-    cost.flops["factorize"] += size * size * size / 3;
+    cost.flops["factorize"] += factorize_flops(columns);
     cost.workspace_bytes =
         std::max(cost.workspace_bytes, kernels::factorize_workspace(columns, linears.front().device));
   }
@@ -119,10 +118,8 @@ std::vector<compression::CompressedModule> Sensitivity::compress(const std::vect
 
 double Sensitivity::left_by_gptq(const at::Tensor& upper, std::int64_t tokens, PhaseTimes& times) const {
   const auto phase = times.measure("factorize");
-  const auto columns = static_cast<double>(upper.size(0));
-  times.add_flops("factorize", columns * columns * columns / 3);
   const Factorization factorization =
-      factorize_with_fallbacks(upper, kernels::FactorizeOptions().dampening, ColumnOrder());
+      factorize_with_fallbacks(upper, kernels::FactorizeOptions().dampening, ColumnOrder(), times);
   if (!factorization.factor) return 1;
   const at::Tensor inputs = upper.diagonal().index_select(0, factorization.factor->order).to(at::kDouble);
   // A pivot is what p columns behind a column do not say of it on the n tokens that they were fitted to. On others, n / (n - p) times as much is left,

@@ -35,7 +35,7 @@ class SparseGptEdit : public PruningEdit {
     compression::CompressionCost cost;
     const std::int64_t columns = linears.front().columns;
     const auto size = static_cast<double>(columns);
-    cost.flops["factorize"] = size * size * size / 3;
+    cost.flops["factorize"] = factorize_flops(columns);
     cost.workspace_bytes = kernels::factorize_workspace(columns, linears.front().device);
     const std::uint64_t held = kernels::factor_bytes(columns);
     for (const compression::LinearShape& linear : linears) {
@@ -52,7 +52,8 @@ class SparseGptEdit : public PruningEdit {
                                               PhaseTimes& times) const override {
     if (statistics == nullptr) throw InternalError("[modifier.sparsegpt] no statistics for {}", linears.front().module);
     const at::Tensor gram = statistics->of<compression::GramStatistic>();
-    const Factorization factorization = factorize(gram, times);
+    const Factorization factorization =
+        factorize_with_fallbacks(gram, settings_.dampening, {.by_activation = false}, times, "pruned by magnitude");
     // Without a factor, all columns count alike and none is compensated for.
     const bool solved = factorization.factor.has_value();
     const kernels::HessianFactor factor = solved ? *factorization.factor : no_factor(gram);
@@ -74,13 +75,6 @@ class SparseGptEdit : public PruningEdit {
 
  private:
   kernels::SparsifyOptions options(bool keeps_zeros) const { return {pattern_, settings_.block_size, keeps_zeros}; }
-
-  Factorization factorize(const at::Tensor& gram, PhaseTimes& times) const {
-    const auto phase = times.measure("factorize");
-    const auto columns = static_cast<double>(gram.size(0));
-    times.add_flops("factorize", columns * columns * columns / 3);
-    return factorize_with_fallbacks(gram, settings_.dampening, {.by_activation = false}, "pruned by magnitude");
-  }
 
   static kernels::HessianFactor no_factor(const at::Tensor& gram) {
     const std::int64_t columns = gram.size(0);

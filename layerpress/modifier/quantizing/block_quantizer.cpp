@@ -252,7 +252,7 @@ class BlockGptq final : public BlockRounder {
       const std::uint64_t moved = propagation_ ? sizeof(float) * static_cast<std::uint64_t>(linear.rows * columns) : 0;
       greatest = std::max(greatest, moved + gguf::gptq_blocks_workspace(linear.rows, columns));
     }
-    cost.flops["factorize"] += width * width * width / 3;
+    cost.flops["factorize"] += factorize_flops(columns);
     cost.workspace_bytes =
         std::max(kernels::factorize_workspace(columns, linears.front().device),
                  kernels::factor_bytes(columns) + cost.result_bytes + greatest + output_power_workspace(columns));
@@ -268,7 +268,7 @@ class BlockGptq final : public BlockRounder {
                                          const compression::Statistics* statistics, PhaseTimes& times) const override {
     if (statistics == nullptr) throw InternalError("[modifier.blocks] no statistics for {}", linears.front().module);
     const at::Tensor gram = statistics->of<compression::GramStatistic>();
-    const Propagation propagation = propagation_of(linears, *statistics, times);
+    const Propagation propagation(linears, *statistics, propagation_, times);
     const at::Tensor importance = importance_of(gram, statistics->tokens);
     std::vector<CompressedModule> modules(linears.size());
     for (const auto& [width, members] : by_block_width(linears)) {
@@ -310,18 +310,10 @@ class BlockGptq final : public BlockRounder {
     return gram.diagonal() / tokens;
   }
 
-  Propagation propagation_of(const std::vector<LinearWeight>& linears, const compression::Statistics& statistics,
-                             PhaseTimes& times) const {
-    if (!propagation_ || !compares_with_original(statistics)) return {};
-    return {statistics, rows_of_group(linears), *propagation_, times};
-  }
-
   /// With blocks of `width` columns in activation order, and the columns of each in their own.
   Factorization factorized(const at::Tensor& gram, std::int64_t width, PhaseTimes& times) const {
-    const auto phase = times.measure("factorize");
-    const auto columns = static_cast<double>(gram.size(0));
-    times.add_flops("factorize", columns * columns * columns / 3);
-    Factorization result = factorize_with_fallbacks(gram, dampening_, {.by_activation = true, .group_columns = width});
+    Factorization result =
+        factorize_with_fallbacks(gram, dampening_, {.by_activation = true, .group_columns = width}, times);
     if (result.factor)
       for (at::Tensor* part : {&result.factor->order, &result.factor->feedback, &result.factor->pivots})
         *part = part->to(at::kCPU);

@@ -19,7 +19,9 @@ std::string useless_inputs(double diagonal_sum) {
 }
 
 Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order,
-                                       const char* otherwise) {
+                                       PhaseTimes& times, const char* otherwise) {
+  const auto phase = times.measure("factorize");
+  times.add_flops("factorize", factorize_flops(gram.size(0)));
   if (const std::string useless = useless_inputs(gram.diagonal().sum().item<double>()); !useless.empty())
     return {std::nullopt, fmt::format("{} ({})", otherwise, useless)};
   for (const bool wide : {false, true}) {
@@ -34,6 +36,11 @@ Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening,
     }
   }
   return {std::nullopt, fmt::format("{} (factorization failed)", otherwise)};
+}
+
+double factorize_flops(std::int64_t columns) {
+  const auto size = static_cast<double>(columns);
+  return size * size * size / 3;
 }
 
 }  // namespace layerpress::modifier

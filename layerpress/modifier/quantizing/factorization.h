@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "layerpress/base/system/phase_times.h"
 #include "layerpress/kernels/solver/factorize.h"
 
 namespace layerpress::modifier {
@@ -30,7 +31,11 @@ struct Factorization {
 };
 
 /// Retries with dampening x10 up to three times, then the same in double precision. `otherwise`: what is done without a factor.
+/// Measured as "factorize".
 Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order,
-                                       const char* otherwise = "round-to-nearest");
+                                       PhaseTimes& times, const char* otherwise = "round-to-nearest");
+
+/// Of a matrix with so many columns, by the first attempt.
+double factorize_flops(std::int64_t columns);
 
 }  // namespace layerpress::modifier

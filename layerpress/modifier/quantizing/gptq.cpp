@@ -104,10 +104,11 @@ std::vector<CompressedModule> GptqModifier::compress(const std::vector<LinearWei
                                                      PhaseTimes& times) const {
   require_statistics(linears, statistics);
   std::vector<CompressedModule> results(linears.size());
-  Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
+  Solution solution{*statistics, {linears, *statistics, moves(linears) ? propagation_ : std::nullopt, times}, {}};
   for (const auto& [order, stacks] : stacks_of(linears)) {
     solution.factorization = {};  // before there is another one
-    solution.factorization = factorize(statistics->of<compression::GramStatistic>(), order, times);
+    solution.factorization =
+        factorize_with_fallbacks(statistics->of<compression::GramStatistic>(), dampening_, order, times);
     for (const Stack& stack : stacks) compress_stack(linears, stack, solution, times, results);
   }
   return results;
@@ -118,19 +119,6 @@ std::vector<compression::StatisticPtr> GptqModifier::statistics_wanted(const com
   if (propagation_ && facts.differs) wanted.push_back(difference_wanted(facts, *propagation_));
   add_input_statistic(facts, wanted);
   return wanted;
-}
-
-Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const {
-  const auto phase = times.measure("factorize");
-  const auto columns = static_cast<double>(gram.size(0));
-  times.add_flops("factorize", columns * columns * columns / 3);
-  return factorize_with_fallbacks(gram, dampening_, order);
-}
-
-Propagation GptqModifier::propagation_of(const std::vector<LinearWeight>& linears,
-                                         const compression::Statistics& statistics, PhaseTimes& times) const {
-  if (!moves(linears) || !compares_with_original(statistics)) return {};
-  return {statistics, rows_of_group(linears), *propagation_, times};
 }
 
 void GptqModifier::compress_stack(const std::vector<LinearWeight>& linears, const Stack& stack,

@@ -13,8 +13,7 @@ compression::CompressionCost GptqModifier::cost(const std::vector<compression::L
   const std::uint64_t factorizing = held + kernels::factorize_workspace(columns, linears.front().device);
   held += kernels::factor_bytes(columns);
   for (const auto& [order, stacks] : stacks_of(linears)) {
-    const auto size = static_cast<double>(columns);
-    cost.flops["factorize"] += size * size * size / 3;
+    cost.flops["factorize"] += factorize_flops(columns);
     cost.workspace_bytes = std::max(cost.workspace_bytes, factorizing + cost.result_bytes);
     for (const Stack& stack : stacks) add_stack_cost(linears, stack, held, cost);
   }

@@ -110,17 +110,11 @@ class GptqModifier : public QuantizingModifier {
     return batches;
   }
 
-  Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const;
-
   /// Whether weights are moved; first_edit() has moved those that edits have pruned.
   template <typename Linear>
   bool moves(const std::vector<Linear>& linears) const {
     return propagation_ && !linears.front().keeps_zeros;
   }
-
-  /// The propagation for the statistics: none without a cross matrix, as when nothing was compressed before.
-  Propagation propagation_of(const std::vector<compression::LinearWeight>& linears,
-                             const compression::Statistics& statistics, PhaseTimes& times) const;
 
   void compress_stack(const std::vector<compression::LinearWeight>& linears, const Stack& stack,
                       const Solution& solution, PhaseTimes& times,

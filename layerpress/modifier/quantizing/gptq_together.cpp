@@ -113,8 +113,7 @@ kernels::HessianFactors GptqModifier::factorize(const std::vector<compression::C
   for (const compression::CompressionTask& task : tasks) {
     grams.push_back(task.statistics->of<compression::GramStatistic>());
     sums.push_back(grams.back().diagonal().sum(at::kDouble));
-    const auto columns = static_cast<double>(grams.back().size(0));
-    times.add_flops("factorize", columns * columns * columns / 3);
+    times.add_flops("factorize", factorize_flops(grams.back().size(0)));
   }
   kernels::HessianFactors solved = kernels::factorize_together(grams, factorize_options(order, dampening_));
   const at::Tensor all = at::stack(sums).cpu();

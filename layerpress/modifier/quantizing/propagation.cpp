@@ -45,8 +45,7 @@ class PropagationEdit : public compression::Edit {
                                               const compression::Statistics* statistics,
                                               PhaseTimes& times) const override {
     Propagation propagation;
-    if (statistics != nullptr && compares_with_original(*statistics))
-      propagation = {*statistics, rows_of_group(linears), options_, times};
+    if (statistics != nullptr) propagation = {linears, *statistics, options_, times};
     std::vector<compression::EditedWeight> results;
     for (const compression::LinearWeight& linear : linears)
       results.push_back({.weight = propagation.moved(linear, times).weight, .fallback = propagation.fallback()});
@@ -90,19 +89,17 @@ compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts
       kernels::ResidualShares{.inputs = options.strength, .stream = options.residual / write.factor});
 }
 
-bool compares_with_original(const compression::Statistics& statistics) {
-  return statistics.of<compression::CrossStatistic>().defined() ||
-         statistics.of<compression::OutputCrossStatistic>().defined();
-}
-
-Propagation::Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
-                         const kernels::ErrorPropagation& options, PhaseTimes& times) {
+Propagation::Propagation(const std::vector<compression::LinearWeight>& linears,
+                         const compression::Statistics& statistics,
+                         const std::optional<kernels::ErrorPropagation>& options, PhaseTimes& times) {
+  const at::Tensor cross = statistics.of<compression::CrossStatistic>();
+  const at::Tensor of_outputs = statistics.of<compression::OutputCrossStatistic>();
+  if (!options || (!cross.defined() && !of_outputs.defined())) return;
   const auto phase = times.measure("propagate");
   const at::Tensor gram = statistics.of<compression::GramStatistic>();
-  const at::Tensor of_outputs = statistics.of<compression::OutputCrossStatistic>();
-  mover_ = of_outputs.defined()
-               ? kernels::WeightMover::make_for_outputs(gram, of_outputs, options.damping)
-               : kernels::WeightMover::make(gram, statistics.of<compression::CrossStatistic>(), group_rows, options);
+  const std::int64_t group_rows = rows_of_group(linears);
+  mover_ = of_outputs.defined() ? kernels::WeightMover::make_for_outputs(gram, of_outputs, options->damping)
+                                : kernels::WeightMover::make(gram, cross, group_rows, *options);
   if (mover_)
     times.add_flops("propagate", kernels::mover_flops(group_rows, gram.size(0)));
   else

@@ -31,17 +31,14 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
 compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,
                                             const kernels::ErrorPropagation& options);
 
-/// Whether the statistics have one that compares with the original model.
-bool compares_with_original(const compression::Statistics& statistics);
-
-/// Moves weights towards the original model's outputs, or leaves them as they are: by default, and where the statistics
-/// do not allow it.
+/// Moves weights towards the original model's outputs, or leaves them as they are: by default, without `options`, where the
+/// statistics have none that compares with the original model, as when nothing was compressed before, and where they do not allow it.
 class Propagation {
  public:
   Propagation() = default;
-  /// `group_rows` counts the rows of all linears that read the value. Measured as "propagate".
-  Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
-              const kernels::ErrorPropagation& options, PhaseTimes& times);
+  /// For linears that read the value of the statistics. Measured as "propagate".
+  Propagation(const std::vector<compression::LinearWeight>& linears, const compression::Statistics& statistics,
+              const std::optional<kernels::ErrorPropagation>& options, PhaseTimes& times);
 
   bool moves() const { return mover_.has_value(); }
   const std::string& fallback() const { return fallback_; }  ///< why requested moving was not possible, or ""

@@ -31,12 +31,6 @@ namespace nb = nanobind;
 namespace layerpress::bindings {
 namespace {
 
-/// What every long call is given beside its own arguments.
-struct Call {
-  nb::handle events;
-  bool in_main_thread;
-};
-
 template <typename Options>
 Options options_of(const std::string& model, const nb::dict& given) {
   auto options = options_from<Options>(given);
@@ -74,19 +68,15 @@ OneshotOptions oneshot_options(const std::string& model, const nb::dict& given,
   return options;
 }
 
-std::string run_oneshot(const Call& call, const OneshotOptions& options, Distributed* ranks) {
-  return run(call.events, call.in_main_thread, [&](const RunControl& control) {
-    const OneshotSummary summary = oneshot(options, control, ranks);
-    return Json{{"already_complete", summary.already_complete},
-                {"seconds", summary.seconds},
-                {"output_bytes", summary.output_bytes},
-                {"modules", summary.modules},
-                {"fallbacks", summary.fallbacks},
-                {"output", summary.output},
-                {"uploaded", summary.uploaded},
-                {"details", summary.details}}
-        .dump();
-  });
+Json result_of(const OneshotSummary& summary) {
+  return {{"already_complete", summary.already_complete},
+          {"seconds", summary.seconds},
+          {"output_bytes", summary.output_bytes},
+          {"modules", summary.modules},
+          {"fallbacks", summary.fallbacks},
+          {"output", summary.output},
+          {"uploaded", summary.uploaded},
+          {"details", summary.details}};
 }
 
 std::string tables() {
@@ -146,35 +136,36 @@ void translate(const std::exception_ptr& thrown, void*) {
 /// A model in memory, or none.
 using InMemory = std::shared_ptr<ModelInMemory>;
 
+/// A function of options, control and ranks that returns JSON. It is given what every long call is given, too.
+template <typename Function>
+void define_for_ranks(nb::module_& module, const char* name, Function function) {
+  module.def(
+      name,
+      [function](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread,
+                 Distributed* ranks, const InMemory& in_memory, bool own_dataset) {
+        const OneshotOptions options = oneshot_options(model, given, in_memory, own_dataset);
+        return run(events, in_main_thread,
+                   [&](const RunControl& control) { return function(options, control, ranks).dump(); });
+      },
+      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
+      nb::arg("in_memory").none(), nb::arg("own_dataset"));
+}
+
+/// The same for a function of options and control.
+template <typename Options, typename Function>
+void define_alone(nb::module_& module, const char* name, Function function) {
+  module.def(name, [function](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
+    const auto options = options_of<Options>(model, given);
+    return run(events, in_main_thread, [&](const RunControl& control) { return function(options, control).dump(); });
+  });
+}
+
 void define_oneshot(nb::module_& module) {
-  module.def(
-      "oneshot",
-      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
-         const InMemory& in_memory, bool own_dataset) {
-        return run_oneshot({events, in_main_thread}, oneshot_options(model, given, in_memory, own_dataset), ranks);
-      },
-      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
-      nb::arg("in_memory").none(), nb::arg("own_dataset"));
-  module.def(
-      "plan",
-      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
-         const InMemory& in_memory, bool own_dataset) {
-        const OneshotOptions options = oneshot_options(model, given, in_memory, own_dataset);
-        return run(events, in_main_thread,
-                   [&](const RunControl& control) { return plan_oneshot(options, control, ranks).dump(); });
-      },
-      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
-      nb::arg("in_memory").none(), nb::arg("own_dataset"));
-  module.def(
-      "mixed_precision",
-      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
-         const InMemory& in_memory, bool own_dataset) {
-        const OneshotOptions options = oneshot_options(model, given, in_memory, own_dataset);
-        return run(events, in_main_thread,
-                   [&](const RunControl& control) { return mixed_precision(options, control, ranks).dump(); });
-      },
-      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
-      nb::arg("in_memory").none(), nb::arg("own_dataset"));
+  define_for_ranks(module, "oneshot", [](const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+    return result_of(oneshot(options, control, ranks));
+  });
+  define_for_ranks(module, "plan", plan_oneshot);
+  define_for_ranks(module, "mixed_precision", mixed_precision);
   module.def("unfinished", [](const std::string& output) {
     const std::optional<UnfinishedRun> run = find_unfinished_run(output);
     return run ? Json{{"finished", run->finished}, {"subgraphs", run->subgraphs}}.dump() : std::string("null");
@@ -182,26 +173,17 @@ void define_oneshot(nb::module_& module) {
 }
 
 void define_others(nb::module_& module) {
-  module.def("evaluate", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
-    const auto options = options_of<EvaluateOptions>(model, given);
-    return run(events, in_main_thread,
-               [&](const RunControl& control) { return evaluate(options, control).to_json().dump(); });
+  define_alone<EvaluateOptions>(module, "evaluate", [](const EvaluateOptions& options, const RunControl& control) {
+    return evaluate(options, control).to_json();
   });
-  module.def("inspect", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
-    const auto options = options_of<InspectOptions>(model, given);
-    return run(events, in_main_thread, [&](const RunControl& control) { return inspect(options, control).dump(); });
+  define_alone<InspectOptions>(module, "inspect", [](const InspectOptions& options, const RunControl& control) {
+    return inspect(options, control);
   });
-  module.def("prepare", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
-    const auto options = options_of<PrepareOptions>(model, given);
-    return run(events, in_main_thread, [&](const RunControl& control) {
-      const Prepared prepared = prepare(options, control);
-      return Json{{"samples", prepared.samples}, {"tokens", prepared.tokens}}.dump();
-    });
+  define_alone<PrepareOptions>(module, "prepare", [](const PrepareOptions& options, const RunControl& control) {
+    const Prepared prepared = prepare(options, control);
+    return Json{{"samples", prepared.samples}, {"tokens", prepared.tokens}};
   });
-  module.def("verify", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
-    const auto options = options_of<VerifyOptions>(model, given);
-    return run(events, in_main_thread, [&](const RunControl& control) { return verify(options, control).dump(); });
-  });
+  define_alone<VerifyOptions>(module, "verify", verify);
   nb::class_<TemporaryDirectory>(module, "TemporaryDirectory", "Removed with its last reference.")
       .def(nb::init<>())
       .def_prop_ro("path", [](const TemporaryDirectory& folder) { return folder.path().string(); });

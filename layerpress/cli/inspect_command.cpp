@@ -1,9 +1,6 @@
-#include <chrono>
-#include <exception>
-
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/rank_failure.h"
+#include "layerpress/cli/run_on_ranks.h"
 #include "layerpress/cli/text/model_tree.h"
 #include "layerpress/cli/text/plan_text.h"
 #include "layerpress/cli/text/sensitivity_text.h"
@@ -66,21 +63,12 @@ void print_result(const Json& result, const InspectOptions& options) {
 
 /// The only kind of inspection that several ranks can share.
 int run_sensitivity(const CommandLine& line, const RunControl& control) {
-  const auto ranks = init_dist(std::chrono::seconds(line.inspect.run.timeout), control);
-  try {
-    const Json figures = inspect(line.inspect, control, ranks.get())["sensitivity"];
+  const auto work = [&](Distributed& ranks) {
+    const Json figures = inspect(line.inspect, control, &ranks)["sensitivity"];
     end_progress(control);
-    if (ranks->is_first()) fmt::print("{}", line.json ? figures.dump(2) + "\n" : sensitivity_text(figures));
-    return 0;
-  } catch (const Error& error) {
-    end_progress(control);
-    if (ranks->size() > 1) end_rank(*ranks, error.kind(), error.what());
-    throw;
-  } catch (const std::exception& error) {
-    end_progress(control);
-    if (ranks->size() > 1) end_rank(*ranks, ErrorKind::kInternal, error.what());
-    throw;
-  }
+    if (ranks.is_first()) fmt::print("{}", line.json ? figures.dump(2) + "\n" : sensitivity_text(figures));
+  };
+  return run_on_ranks(line.inspect.run.timeout, control, work, [](ErrorKind, const Distributed&) {});
 }
 
 }  // namespace

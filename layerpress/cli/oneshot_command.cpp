@@ -1,13 +1,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <exception>
 
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/rank_failure.h"
+#include "layerpress/cli/run_on_ranks.h"
 #include "layerpress/cli/text/plan_text.h"
 #include "layerpress/cli/text/style.h"
 #include "layerpress/cli/text/wrapped_text.h"
@@ -126,39 +124,18 @@ bool may_go_on(ErrorKind kind) {
   return kind != ErrorKind::kUsage && kind != ErrorKind::kRecipe && kind != ErrorKind::kData;
 }
 
-/// Only one of several ranks reports the failure, and how to continue.
-[[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
-                                 ErrorKind kind, const std::string& message) {
-  if (ranks.reports_failure() && may_go_on(kind)) print_resume_command(common, options, ranks.size());
-  end_rank(ranks, kind, message);
-}
-
 }  // namespace
 
 int run_oneshot(const CommandLine& line, const RunControl& control) {
-  const OneshotOptions& options = line.oneshot;
-  const CommonOptions& common = line.common;
-  const auto ranks = init_dist(std::chrono::seconds(options.timeout), control);
-  try {
-    if (line.dry_run) {
-      show_plan(line, control, *ranks);
-    } else {
-      const OneshotSummary summary = oneshot(options, control, ranks.get());
-      end_progress(control);
-      if (ranks->is_first()) print_summary(summary);
-    }
-    return 0;
-  } catch (const Error& error) {
+  const auto work = [&](Distributed& ranks) {
+    if (line.dry_run) return show_plan(line, control, ranks);
+    const OneshotSummary summary = oneshot(line.oneshot, control, &ranks);
     end_progress(control);
-    if (ranks->size() > 1) report_failure(common, options, *ranks, error.kind(), error.what());
-    if (may_go_on(error.kind())) print_resume_command(common, options, 1);
-    throw;
-  } catch (const std::exception& error) {
-    end_progress(control);
-    if (ranks->size() > 1) report_failure(common, options, *ranks, ErrorKind::kInternal, error.what());
-    print_resume_command(common, options, 1);
-    throw;
-  }
+    if (ranks.is_first()) print_summary(summary);
+  };
+  return run_on_ranks(line.oneshot.timeout, control, work, [&](ErrorKind kind, const Distributed& ranks) {
+    if (may_go_on(kind)) print_resume_command(line.common, line.oneshot, ranks.size());
+  });
 }
 
 }  // namespace layerpress::cli

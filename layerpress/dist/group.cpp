@@ -43,28 +43,15 @@ void require_plain(const at::Tensor& tensor) {
 }
 
 c10d::ReduceOp operation_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kMax:
-      return c10d::ReduceOp::MAX;
-    case Reduction::kMin:
-      return c10d::ReduceOp::MIN;
-    default:
-      return c10d::ReduceOp::SUM;
-  }
+  return reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
 /// Reduces `other` into `tensor`.
 void join(at::Tensor& tensor, const at::Tensor& other, Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kMax:
-      at::maximum_out(tensor, tensor, other);
-      break;
-    case Reduction::kMin:
-      at::minimum_out(tensor, tensor, other);
-      break;
-    default:
-      tensor.add_(other);
-  }
+  if (reduction == Reduction::kMax)
+    at::maximum_out(tensor, tensor, other);
+  else
+    tensor.add_(other);
 }
 
 std::string failed_between_devices(const std::exception& error) {

@@ -18,8 +18,8 @@ namespace layerpress::dist {
 class CoreBinding;
 struct MeetingOptions;
 
-/// The element-wise reduction of all ranks' tensors. A maximum or minimum that involves NaN is unspecified.
-enum class Reduction { kSum, kMax, kMin };
+/// The element-wise reduction of all ranks' tensors. A maximum that involves NaN is unspecified.
+enum class Reduction { kSum, kMax };
 
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///

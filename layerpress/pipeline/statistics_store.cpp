@@ -23,14 +23,7 @@ std::int64_t elements(const dist::Slice& rows, std::int64_t features) {
 }
 
 dist::Reduction reduction_of(compression::Merge merge) {
-  switch (merge) {
-    case compression::Merge::kMax:
-      return dist::Reduction::kMax;
-    case compression::Merge::kMin:
-      return dist::Reduction::kMin;
-    default:
-      return dist::Reduction::kSum;
-  }
+  return merge == compression::Merge::kMax ? dist::Reduction::kMax : dist::Reduction::kSum;
 }
 
 }  // namespace

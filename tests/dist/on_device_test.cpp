@@ -28,11 +28,11 @@ void use_all_operations(Group& group, const at::Device& device) {
   pending.wait();
   EXPECT_TRUE(sum.eq(3).all().item<bool>());
   EXPECT_TRUE(group.rank() != 0 || of_first.eq(3).all().item<bool>());
-  const at::Tensor most = at::full({3}, own, on(device)), least = at::full({3}, own, on(device));
+  const at::Tensor most = at::full({3}, own, on(device)), least = at::full({3}, -own, on(device));
   group.all_reduce(most, Reduction::kMax);
-  group.start_reduce(least, 0, Reduction::kMin).wait();
+  group.start_reduce(least, 0, Reduction::kMax).wait();
   EXPECT_TRUE(most.eq(2).all().item<bool>());
-  EXPECT_TRUE(group.rank() != 0 || least.eq(1).all().item<bool>());
+  EXPECT_TRUE(group.rank() != 0 || least.eq(-1).all().item<bool>());
   const at::Tensor given = at::full({2, 3}, own, on(device));
   group.broadcast(given, 1);
   EXPECT_TRUE(given.eq(2).all().item<bool>());

@@ -5,16 +5,7 @@
 
 namespace layerpress::compression {
 
-double Statistic::identity() const {
-  switch (merge()) {
-    case Merge::kMax:
-      return -std::numeric_limits<double>::infinity();
-    case Merge::kMin:
-      return std::numeric_limits<double>::infinity();
-    default:
-      return 0;
-  }
-}
+double Statistic::identity() const { return merge() == Merge::kMax ? -std::numeric_limits<double>::infinity() : 0; }
 
 bool sees_original(const Statistic& statistic, graph::ValueId value) {
   const std::vector<StatisticSource> sources = statistic.sources(value);

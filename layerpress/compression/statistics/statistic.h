@@ -17,7 +17,7 @@
 namespace layerpress::compression {
 
 /// How the figures of batches and ranks are combined, element by element.
-enum class Merge { kSum, kMax, kMin };
+enum class Merge { kSum, kMax };
 
 /// Which elements of a statistic are defined and sent between ranks.
 enum class Travel { kTriangle, kWhole };

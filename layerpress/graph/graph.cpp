@@ -1,7 +1,6 @@
 #include "layerpress/graph/graph.h"
 
 #include <cmath>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -83,6 +82,13 @@ std::vector<std::string> weight_names(const Graph& graph, const std::vector<Node
   for (const NodeId n : nodes)
     for (WeightUse& use : weights_of(graph.nodes[n].operation))
       if (seen.insert(use.name).second) names.push_back(std::move(use.name));
+  return names;
+}
+
+std::set<std::string> weights_read(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Node& node : graph.nodes)
+    for (const WeightUse& use : weights_of(node.operation)) names.insert(use.name);
   return names;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,5 +97,8 @@ void lint(const Graph& graph);
 
 /// Names of all weights that `nodes` read, each once.
 std::vector<std::string> weight_names(const Graph& graph, const std::vector<NodeId>& nodes);
+
+/// Names of all weights that the graph reads.
+std::set<std::string> weights_read(const Graph& graph);
 
 }  // namespace layerpress::graph

@@ -177,9 +177,8 @@ class Slicing {
 
   /// Tensors that the graph does not read, but that have experts.
   void leave_out_predicting_layers() {
-    std::set<std::string> read, roots;
-    for (const graph::Node& node : model_.traced.graph.nodes)
-      for (const graph::WeightUse& use : graph::weights_of(node.operation)) read.insert(use.name);
+    const std::set<std::string> read = graph::weights_read(model_.traced.graph);
+    std::set<std::string> roots;
     const std::vector<std::string> names = model_.checkpoint->names();
     for (const std::string& name : names) {
       if (read.count(name) != 0 || name.find(".experts.") == std::string::npos) continue;

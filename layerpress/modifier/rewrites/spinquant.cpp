@@ -256,9 +256,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
   /// A tensor that the graph does not read may belong to the stream, too.
   void refuse_unread(const rewrite::Model& model, std::int64_t width, const TurnedTensors& turned) const {
-    std::set<std::string> read;
-    for (const graph::Node& node : model.traced.graph.nodes)
-      for (const graph::WeightUse& use : graph::weights_of(node.operation)) read.insert(use.name);
+    const std::set<std::string> read = graph::weights_read(model.traced.graph);
     for (const std::string& name : model.checkpoint->names()) {
       if (read.count(name) != 0 || turned.has(name)) continue;
       const std::vector<std::int64_t>& shape = model.checkpoint->spec(name).shape;

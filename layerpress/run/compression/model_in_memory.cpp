@@ -3,22 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <memory>
-#include <set>
 
 #include "layerpress/setup/opening/open_model.h"
 
 namespace layerpress {
-namespace {
-
-/// The parameters that a model's graph reads.
-std::set<std::string> parameters_of(const graph::Graph& graph) {
-  std::set<std::string> names;
-  for (const graph::Node& node : graph.nodes)
-    for (const graph::WeightUse& use : graph::weights_of(node.operation)) names.insert(use.name);
-  return names;
-}
-
-}  // namespace
 
 std::vector<std::string> load_result(const ModelInMemory& model, const std::string& output) {
   const setup::OpenedModel result = setup::open_model(output, {.exported_graph = model.graph});
@@ -26,7 +14,7 @@ std::vector<std::string> load_result(const ModelInMemory& model, const std::stri
   const setup::OpenedModel target =
       setup::open_model("", {.in_memory = std::shared_ptr<const ModelInMemory>(std::shared_ptr<void>(), &model)});
   std::vector<std::string> changed;
-  for (const std::string& name : parameters_of(result.traced.graph)) {
+  for (const std::string& name : graph::weights_read(result.traced.graph)) {
     if (!target.checkpoint->contains(name))
       throw CheckpointError(
           "[memory.load] {}: the result has a tensor {}, but the model in memory does not; load the result from its "

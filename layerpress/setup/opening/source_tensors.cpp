@@ -16,13 +16,6 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-std::set<std::string> weights_read(const graph::Graph& graph) {
-  std::set<std::string> names;
-  for (const graph::Node& node : graph.nodes)
-    for (const graph::WeightUse& use : graph::weights_of(node.operation)) names.insert(use.name);
-  return names;
-}
-
 /// Heads whose own stored weight gives way to the embedding's, because either of the two is compressed.
 std::vector<SourceTensors::Dropped> dropped_heads(const OpenedModel& model,
                                                   const compression::Assignments& assignments) {
@@ -108,7 +101,7 @@ Json SourceTensors::to_json() const {
 SourceTensors source_tensors(const OpenedModel& model, const compression::Assignments& assignments) {
   SourceTensors source;
   source.dropped = dropped_heads(model, assignments);
-  const std::set<std::string> read = weights_read(model.traced.graph);
+  const std::set<std::string> read = graph::weights_read(model.traced.graph);
   std::set<std::string> read_parts;  // a stacked tensor of experts is a part of many
   for (const std::string& name : model.checkpoint->names())
     if (read.count(name) != 0)
@@ -130,7 +123,7 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
 std::vector<std::string> unread_modules_to_ignore(const OpenedModel& model,
                                                   const std::vector<quant::TargetList>& targets) {
   const graph::Graph& graph = model.traced.graph;
-  const std::set<std::string> read = weights_read(graph);
+  const std::set<std::string> read = graph::weights_read(graph);
   std::set<std::string> visited;
   for (const graph::Node& node : graph.nodes) {
     const std::string& module = graph.module_name(node);

@@ -3,8 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <set>
+#include <limits>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/files/checksum.h"
@@ -15,51 +16,13 @@ namespace {
 
 constexpr int kFormat = 2;  // format of the journal
 
-/// Options that affect where and how fast a run works but not its output, and options that other parts of the identity
-/// cover.
-const std::set<std::string>& options_left_out() {
-  static const std::set<std::string> kNames = {"output",
-                                               "recipe",
-                                               "dataset",
-                                               "threads",
-                                               "overwrite",
-                                               "resume",
-                                               "timeout",
-                                               "download",
-                                               "push",
-                                               "push-public",
-                                               "summary",
-                                               "report",
-                                               "dry-run",
-                                               "json",
-                                               "device",
-                                               "dtype",
-                                               "memory-budget",
-                                               "device-memory-budget",
-                                               "sequential-offload-device",
-                                               "offload-dir"};
-  return kNames;
-}
-
-/// Of a model in memory, whose values no file's time of modification vouches for.
-std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint) {
+/// Of the names and the first bytes of all tensors, at most so many of each.
+std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t most) {
   Checksum checksum;
   for (const std::string& name : checkpoint.names()) {
     const at::Tensor tensor = checkpoint.tensor(name);
     checksum.add(name.data(), name.size());
-    checksum.add(tensor.const_data_ptr(), tensor.nbytes());
-  }
-  return checksum.text();
-}
-
-/// A checksum of the names and the first bytes of all tensors: training changes all of a weight, and reading it all takes long.
-std::string checksum_of_beginnings(const checkpoint::Checkpoint& checkpoint) {
-  constexpr std::size_t kMost = 4096;
-  Checksum checksum;
-  for (const std::string& name : checkpoint.names()) {
-    const at::Tensor tensor = checkpoint.tensor(name);
-    checksum.add(name.data(), name.size());
-    checksum.add(tensor.const_data_ptr(), std::min(tensor.nbytes(), kMost));
+    checksum.add(tensor.const_data_ptr(), std::min(tensor.nbytes(), most));
   }
   return checksum.text();
 }
@@ -86,17 +49,39 @@ Json RunIdentity::to_json() const {
 }
 
 RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model) {
+  constexpr std::size_t kBeginning = 4096;  // training changes all of a weight, and reading it all takes long
   run.software = {{"dtype", run.software["dtype"]}};
-  run.model = {{"config.json", checksum_of_config(model)}, {"weights", checksum_of_beginnings(*model.stored)}};
+  run.model = {{"config.json", checksum_of_config(model)}, {"weights", checksum_of_tensors(*model.stored, kBeginning)}};
   run.plan = Json::object();
   run.decision = nullptr;  // the recipe follows from it
   return run;
 }
 
+bool describes_output(std::string_view option) {
+  constexpr std::array<std::string_view, 16> kOthers = {"output",
+                                                        "recipe",
+                                                        "dataset",
+                                                        "threads",
+                                                        "overwrite",
+                                                        "resume",
+                                                        "timeout",
+                                                        "push",
+                                                        "push-public",
+                                                        "summary",
+                                                        "report",
+                                                        "device",
+                                                        "memory-budget",
+                                                        "device-memory-budget",
+                                                        "sequential-offload-device",
+                                                        "offload-dir"};
+  return std::find(kOthers.begin(), kOthers.end(), option) == kOthers.end();
+}
+
 Json identity_of_options(const OneshotOptions& options) {
   Json json = Json::object();
   OneshotOptions::visit(options, [&](const char* name, const auto& value, const char*) {
-    if (options_left_out().count(name) == 0) json[name] = value;
+    const std::string_view option = name;  // the dtype is said with the software
+    if (describes_output(option) && option != "download" && option != "dtype") json[name] = value;
   });
   json["imatrix"] = !options.imatrix.empty();
   if (!options.from_imatrix.empty()) {
@@ -123,7 +108,8 @@ Json identity_of_model(const OpenedModel& model) {
         {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
   }
   files["config.json"] = checksum_of_config(model);
-  if (model.checkpoint->directory().empty()) files["tensors"] = checksum_of_tensors(*model.checkpoint);
+  if (model.checkpoint->directory().empty())  // in memory, no file's time of modification vouches for the values
+    files["tensors"] = checksum_of_tensors(*model.checkpoint, std::numeric_limits<std::size_t>::max());
   if (!model.quantized.empty())
     files["quantization"] = {{"config", model.checkpoint->quantization_config()},
                              {"dtype", dtype_word(model.checkpoint->spec(model.quantized.begin()->first).dtype)},

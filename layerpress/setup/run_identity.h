@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layerpress/base/json.h"
@@ -30,6 +31,10 @@ struct RunIdentity {
 /// What a finished result keeps of it, to be compared with difference(): nothing that depends on the machine, and of the weights the first
 /// bytes of each.
 RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model);
+
+/// Whether an option says what the output is, and not only where and how fast a run works. Not its place, the recipe and the
+/// dataset, which are known by more than their names.
+bool describes_output(std::string_view option);
 
 Json identity_of_options(const OneshotOptions& options);
 Json identity_of_software(const residency::Placement& placement);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -12,33 +11,12 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/text.h"
+#include "layerpress/setup/run_identity.h"
 
 namespace layerpress::run {
 namespace {
 
 using Values = std::vector<std::pair<std::string, Json>>;
-
-/// Options whose value says nothing about the output, or which are written in another way.
-const std::set<std::string_view>& left_out() {
-  static const std::set<std::string_view> kNames = {"output",
-                                                    "recipe",
-                                                    "dataset",
-                                                    "threads",
-                                                    "overwrite",
-                                                    "resume",
-                                                    "push",
-                                                    "push-public",
-                                                    "timeout",
-                                                    "summary",
-                                                    "report",
-                                                    "imatrix",
-                                                    "memory-budget",
-                                                    "device",
-                                                    "offload-dir",
-                                                    "device-memory-budget",
-                                                    "sequential-offload-device"};
-  return kNames;
-}
 
 /// Options that are written even where they have their default, because they describe the run.
 bool is_always_written(std::string_view name, const OneshotOptions& options) {
@@ -55,7 +33,8 @@ Values values_of(const OneshotOptions& options) {
   std::size_t place = 0;
   OneshotOptions::visit(options, [&](const char* name, const auto& value, const char*) {
     const Json& usual = defaults[place++];
-    if (left_out().count(name) != 0 || (Json(value) == usual && !is_always_written(name, options))) return;
+    if (!setup::describes_output(name) || std::string_view(name) == "imatrix") return;
+    if (Json(value) == usual && !is_always_written(name, options)) return;
     values.emplace_back(name, value);
     if (std::string_view(name) == "from-imatrix")  // folders of this machine are nobody's business
       values.back().second = std::filesystem::path(options.from_imatrix).filename().string();

@@ -32,41 +32,33 @@ at::Tensor divided(const at::Tensor& parameter, const at::Tensor& scale, double 
   return divided_rows(parameter, scale);
 }
 
-at::Tensor spread(const std::vector<graph::ChannelRun>& runs, const at::Tensor& scale, std::int64_t features) {
-  at::Tensor all = at::ones({features}, scale.options());
-  for (const graph::ChannelRun& run : runs)
-    all.narrow(0, run.first, run.count).copy_(scale.narrow(0, run.source, run.count));
-  return all;
-}
-
 }  // namespace
 
 std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
                                                     const TransformInput& input) {
   std::map<std::string, at::Tensor> changed;
   const graph::Node& source = input.graph.nodes[place.source];
-  const at::Tensor own = spread(place.channels, scale, scale.size(0));  // channels that cannot be scaled keep 1
+  const at::Tensor own = scale_of(place.channels, scale, scale.size(0));  // channels that cannot be scaled keep 1
   const auto* norm = std::get_if<graph::RmsNorm>(&source.operation);
   for (const graph::WeightUse& use : graph::weights_of(source.operation))
     changed[use.name] = divided(input.parameter(use.name), own, norm == nullptr ? 0 : norm->weight_offset);
   for (const graph::ScaleReader& reader : place.readers) {
     const at::Tensor weight = input.parameter(reader.weight);
-    changed[reader.weight] = kernels::scaled_columns(weight, scale_of(reader, scale, weight.size(1)));
+    changed[reader.weight] = kernels::scaled_columns(weight, scale_of(reader.columns, scale, weight.size(1)));
   }
   return changed;
 }
 
-at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features) {
-  return spread(value.channels, scale, features);
+at::Tensor scale_of(const std::vector<graph::ChannelRun>& runs, const at::Tensor& scale, std::int64_t features) {
+  at::Tensor all = at::ones({features}, scale.options());
+  for (const graph::ChannelRun& run : runs)
+    all.narrow(0, run.first, run.count).copy_(scale.narrow(0, run.source, run.count));
+  return all;
 }
 
 std::uint64_t Transform::candidate_workspace(const TransformSite&, const graph::Graph&, at::ScalarType,
                                              const at::Device&, const SchemeOf&) const {
   return 0;
-}
-
-at::Tensor scale_of(const graph::ScaleReader& reader, const at::Tensor& scale, std::int64_t columns) {
-  return spread(reader.columns, scale, columns);
 }
 
 std::uint64_t scaling_workspace_bytes() { return 2 * sizeof(float) * static_cast<std::uint64_t>(kElements); }

@@ -66,11 +66,9 @@ class Transform : public Modifier {
 std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
                                                     const TransformInput& input);
 
-/// The scale of each channel of a value of the place, fp32 [features]; 1 for channels that are not scaled.
-at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features);
-
-/// The scale of each column of a reader's weight, fp32 [columns]; 1 for columns that are not scaled.
-at::Tensor scale_of(const graph::ScaleReader& reader, const at::Tensor& scale, std::int64_t columns);
+/// The scale of each channel of a value (ScaledValue::channels) or of each column of a weight (ScaleReader::columns), fp32 [features];
+/// 1 for those that are not scaled.
+at::Tensor scale_of(const std::vector<graph::ChannelRun>& runs, const at::Tensor& scale, std::int64_t features);
 
 /// Bytes that scaled_parameters() allocates in addition to its results.
 std::uint64_t scaling_workspace_bytes();

@@ -37,8 +37,8 @@ void apply_transforms(const execution::RunContext& run, const schedule::Step& st
       parameters.change(name, parameter);
     }
     for (const graph::ScaledValue& scaled : site.place.values)
-      statistics.divide_channels(scaled.value,
-                                 compression::scale_of(scaled, scale, run.graph.values[scaled.value].features));
+      statistics.divide_channels(
+          scaled.value, compression::scale_of(scaled.channels, scale, run.graph.values[scaled.value].features));
   }
 }
 

@@ -172,7 +172,8 @@ double largest_scaled(const TransformSite& site, const TransformInput& input, co
     if (!site.balances(reader)) continue;
     if (!has_global_scale(*input.scheme_of(reader.node))) continue;
     const at::Tensor weight = input.parameter(reader.weight);
-    const at::Tensor scaled = kernels::scaled_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
+    const at::Tensor scaled =
+        kernels::scaled_columns(weight, compression::scale_of(reader.columns, scale, weight.size(1)));
     largest = std::max(largest, quant::magnitude_for_global_scale(scaled, *input.scheme_of(reader.node)->weights, {}));
   }
   return largest;
@@ -186,8 +187,8 @@ std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, 
   for (const graph::ScaleReader& reader : site.place.readers) {
     if (!site.balances(reader)) continue;
     const at::Tensor weight = input.parameter(reader.weight);
-    parameters[reader.weight] = quant::rounded_weight(weight, compression::scale_of(reader, scale, weight.size(1)),
-                                                      *input.scheme_of(reader.node), largest);
+    parameters[reader.weight] = quant::rounded_weight(
+        weight, compression::scale_of(reader.columns, scale, weight.size(1)), *input.scheme_of(reader.node), largest);
   }
   return parameters;
 }

@@ -10,23 +10,23 @@ namespace {
 constexpr std::uint64_t kMostSteps = 100000;
 constexpr double kNoChoice = std::numeric_limits<double>::infinity();
 
-std::uint64_t least_of(const PrecisionUnit& unit) {
-  const auto fewer = [](const PrecisionOption& left, const PrecisionOption& right) { return left.bits < right.bits; };
-  return std::min_element(unit.begin(), unit.end(), fewer)->bits;
-}
+bool takes_fewer(const PrecisionOption& left, const PrecisionOption& right) { return left.bits < right.bits; }
 
-std::uint64_t greatest_of(const PrecisionUnit& unit) {
-  const auto fewer = [](const PrecisionOption& left, const PrecisionOption& right) { return left.bits < right.bits; };
-  return std::max_element(unit.begin(), unit.end(), fewer)->bits;
+std::uint64_t greatest_bits(const PrecisionUnit& unit) {
+  return std::max_element(unit.begin(), unit.end(), takes_fewer)->bits;
 }
 
 }  // namespace
 
+std::uint64_t least_bits(const PrecisionUnit& unit) {
+  return std::min_element(unit.begin(), unit.end(), takes_fewer)->bits;
+}
+
 PrecisionChoices::PrecisionChoices(const std::vector<PrecisionUnit>& units) : units_(units) {
   std::uint64_t divisor = 0;
   for (const PrecisionUnit& unit : units) {
-    const std::uint64_t least = least_of(unit);
-    least_ += least, most_ += greatest_of(unit);
+    const std::uint64_t least = recipe::least_bits(unit);
+    least_ += least, most_ += recipe::greatest_bits(unit);
     for (const PrecisionOption& option : unit) divisor = std::gcd(divisor, option.bits - least);
   }
   const std::uint64_t range = most_ - least_;
@@ -44,9 +44,9 @@ std::size_t PrecisionChoices::steps(const PrecisionOption& option, std::uint64_t
 }
 
 void PrecisionChoices::add(const PrecisionUnit& unit) {
-  const std::uint64_t least = least_of(unit);
+  const std::uint64_t least = recipe::least_bits(unit);
   const std::size_t before = losses_.size();
-  const std::size_t more = (static_cast<std::size_t>(greatest_of(unit) - least) + step_ - 1) / step_;
+  const std::size_t more = (static_cast<std::size_t>(recipe::greatest_bits(unit) - least) + step_ - 1) / step_;
   std::vector<double> losses(before + more, kNoChoice);
   std::vector<std::uint8_t> taken(before + more, 0);
   for (std::size_t candidate = 0; candidate < unit.size(); ++candidate) {
@@ -73,7 +73,7 @@ std::optional<PrecisionChoice> PrecisionChoices::within(std::uint64_t budget) co
     const std::size_t candidate = taken_[u][place];
     choice.candidates[u] = candidate;
     choice.bits += units_[u][candidate].bits, choice.loss += units_[u][candidate].loss;
-    place -= steps(units_[u][candidate], least_of(units_[u]));
+    place -= steps(units_[u][candidate], recipe::least_bits(units_[u]));
   }
   return choice;
 }

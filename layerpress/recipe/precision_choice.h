@@ -16,6 +16,9 @@ struct PrecisionOption {
 /// Modules that get one scheme: an option for each candidate.
 using PrecisionUnit = std::vector<PrecisionOption>;
 
+/// Of the smallest option.
+std::uint64_t least_bits(const PrecisionUnit& unit);
+
 /// A candidate for each unit.
 struct PrecisionChoice {
   std::vector<std::size_t> candidates;  ///< of each unit

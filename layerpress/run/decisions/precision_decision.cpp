@@ -202,10 +202,7 @@ void require_useful_limit(const OneshotOptions& options, const MeasuredUnits& un
   const auto place = static_cast<std::size_t>(left - options.schemes.begin());
   std::uint64_t least = 0, untouched = 0;
   for (const recipe::PrecisionUnit& unit : units.options) {
-    const auto fewer = [](const recipe::PrecisionOption& a, const recipe::PrecisionOption& b) {
-      return a.bits < b.bits;
-    };
-    least += std::min_element(unit.begin(), unit.end(), fewer)->bits;
+    least += recipe::least_bits(unit);
     if (left != options.schemes.end()) untouched += unit[place].bits;
   }
   if (limit.budget() < least) limit.refuse_little(least);

@@ -95,6 +95,14 @@ bool is_targeted(const graph::Graph& graph, const std::vector<quant::TargetList>
   });
 }
 
+/// Adds a module by all of its names, of which a reader knows only one.
+void add_module(const quant::ModuleName& module, const std::vector<std::string>& other_names, int group,
+                target::GroupedModules& grouped) {
+  grouped.modules.push_back({module.name, module.classes});
+  for (const std::string& name : other_names) grouped.modules.push_back({name, module.classes});
+  grouped.groups.resize(grouped.modules.size(), group);
+}
+
 /// Attentions whose queries are quantized, others of their classes, and those that targets mean. Readers match attentions, too.
 void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
                     target::GroupedModules& grouped) {
@@ -111,12 +119,7 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
     const int place = group == groups.end() ? -1 : group->second;
     if (place < 0 && compressed.classes.count(module.classes.front()) == 0 && !is_targeted(graph, targets, module))
       continue;
-    std::vector<std::string> names = model::other_names(model.traced, module.name);
-    names.insert(names.begin(), module.name);
-    for (const std::string& name : names) {
-      grouped.modules.push_back({name, module.classes});
-      grouped.groups.push_back(place);
-    }
+    add_module(module, model::other_names(model.traced, module.name), place, grouped);
   }
 }
 
@@ -124,10 +127,7 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
 void add_left_out(const OpenedModel& model, const Compressed& compressed, target::GroupedModules& grouped) {
   for (const std::string& name : model.traced.left_out) {
     const quant::ModuleName module{name, {"Linear"}, model::other_names(model.traced, name)};
-    if (!compressed.could_include(module)) continue;
-    grouped.modules.push_back({name, module.classes});
-    for (const std::string& other : module.other_names) grouped.modules.push_back({other, module.classes});
-    grouped.groups.resize(grouped.modules.size(), -1);
+    if (compressed.could_include(module)) add_module(module, module.other_names, -1, grouped);
   }
 }
 
@@ -146,19 +146,10 @@ target::CompressedModules compressed_modules(const OpenedModel& model, const com
         graph.module_name(node), {class_of(node)}, model::other_names(model.traced, graph.module_name(node))};
     visited.insert(module.name);
     const int group = compressed.group_of(n, module.name, assignments);
-    if (group < 0 && !compressed.could_include(module)) continue;
-    std::vector<std::string> names = module.other_names;  // a reader knows only one of them
-    names.insert(names.begin(), module.name);
-    for (const std::string& name : names) {
-      grouped.modules.push_back({name, module.classes});
-      grouped.groups.push_back(group);
-    }
+    if (group >= 0 || compressed.could_include(module)) add_module(module, module.other_names, group, grouped);
   }
   for (const auto& [module, group] : compressed.kept)
-    if (visited.count(module) == 0) {
-      grouped.modules.push_back({module, {"Linear"}});
-      grouped.groups.push_back(group);
-    }
+    if (visited.count(module) == 0) add_module({module, {"Linear"}}, {}, group, grouped);
   add_attentions(model, compressed, assignments, grouped);
   add_left_out(model, compressed, grouped);
   for (const quant::QuantizationScheme* scheme : compressed.schemes) result.schemes.push_back(*scheme);

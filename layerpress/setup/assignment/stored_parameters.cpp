@@ -1,7 +1,6 @@
 #include "layerpress/setup/assignment/stored_parameters.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <memory>
 #include <optional>
@@ -165,7 +164,7 @@ class AttentionPlanner {
       if (graph::cached_attention(node.operation) || std::holds_alternative<graph::VisionAttention>(node.operation))
         seen.insert(graph_.module_name(node));
     for (const graph::Module& module : graph_.modules) {
-      if (lower_text(module.class_name).find("attention") == std::string::npos || seen.count(module.name) != 0)
+      if (upper_case(module.class_name).find("ATTENTION") == std::string::npos || seen.count(module.name) != 0)
         continue;
       const auto found = linears_.find(module.name);
       if (found == linears_.end()) continue;
@@ -176,11 +175,6 @@ class AttentionPlanner {
               "ranges cannot be measured; leave kv_cache_scheme out",
               module.name);
     }
-  }
-
-  static std::string lower_text(std::string text) {
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
   }
 
   const OpenedModel& model_;

@@ -10,7 +10,6 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/strict_json.h"
-#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/setup/opening/quantized_source.h"
 #include "layerpress/setup/opening/rewriting.h"
 
@@ -168,10 +167,7 @@ void divide_stacked_experts(OpenedModel& opened) {
 }
 
 void keep_stacked_experts(OpenedModel& model, const compression::Assignments& assignments) {
-  const graph::Graph& graph = model.traced.graph;
-  std::set<std::string> changed = assignments.changed_plain(graph);
-  for (const auto& [n, assignment] : assignments.linears)
-    changed.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  const std::set<std::string> changed = assignments.changed(model.traced.graph);
   std::vector<std::string> kept, remade;
   std::vector<checkpoint::ComputedTensor> quantized, again;
   for (const std::vector<StackedTensor>& layer : model.traced.stacked_tensors) {

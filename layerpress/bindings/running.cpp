@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 #include <nanobind/stl/string.h>
 
-#include <csignal>
-
 namespace layerpress::bindings {
 namespace {
 
@@ -35,30 +33,24 @@ void PythonEvents::on_phase(const std::string& phase, std::uint64_t done, std::u
   events_.attr("phase")(phase, done, total);
 }
 
-struct Interruption::State {
-  struct sigaction before {};
-};
-
 Interruption::Interruption(bool in_main_thread) {
   if (!in_main_thread || in_use.exchange(true)) return;
-  state_ = new State;
   stop_requested = false;
   struct sigaction action {};
   action.sa_handler = request_stop;
-  sigaction(SIGINT, &action, &state_->before);
+  sigaction(SIGINT, &action, &before_.emplace());
   // Started in the background, for example.
-  if (state_->before.sa_handler == SIG_IGN) sigaction(SIGINT, &state_->before, nullptr);
+  if (before_->sa_handler == SIG_IGN) sigaction(SIGINT, &*before_, nullptr);
 }
 
 Interruption::~Interruption() {
-  if (state_ == nullptr) return;
-  sigaction(SIGINT, &state_->before, nullptr);
-  delete state_;
+  if (!before_) return;
+  sigaction(SIGINT, &*before_, nullptr);
   if (stop_requested.exchange(false) && !obeyed_) PyErr_SetInterrupt();
   in_use = false;
 }
 
-const std::atomic<bool>* Interruption::requested() const { return state_ == nullptr ? nullptr : &stop_requested; }
+const std::atomic<bool>* Interruption::requested() const { return before_ ? &stop_requested : nullptr; }
 
 ThreadCount::ThreadCount() : count_(at::get_num_threads()) {}
 

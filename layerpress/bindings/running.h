@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <csignal>
+#include <optional>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/progress.h"
@@ -36,8 +38,7 @@ class Interruption {
   void obeyed() { obeyed_ = true; }
 
  private:
-  struct State;
-  State* state_ = nullptr;
+  std::optional<struct sigaction> before_;  // if it is responsible
   bool obeyed_ = false;
 };
 

@@ -17,25 +17,6 @@
 namespace layerpress::modifier {
 namespace {
 
-/// A new modifier is its files and a line here.
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> kAll = {
-      autoround_modifier(),
-      awq_modifier(),
-      constant_pruning_modifier(),
-      gptq_modifier(),
-      logarithmic_equalization_modifier(),
-      magnitude_pruning_modifier(),
-      quantization_modifier(),
-      reap_modifier(),
-      smoothquant_modifier(),
-      sparsegpt_modifier(),
-      spinquant_modifier(),
-      wanda_modifier(),
-  };
-  return kAll;
-}
-
 /// An argument of a wrong type is the recipe's fault.
 std::unique_ptr<compression::Modifier> made(const Kind& kind, const OrderedJson& arguments, const std::string& where) {
   try {
@@ -62,32 +43,41 @@ const std::map<std::string, std::string>& refusals() {
 
 }  // namespace
 
+/// A new modifier is its files and a line here.
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kAll = {
+      autoround_modifier(),
+      awq_modifier(),
+      constant_pruning_modifier(),
+      gptq_modifier(),
+      logarithmic_equalization_modifier(),
+      magnitude_pruning_modifier(),
+      quantization_modifier(),
+      reap_modifier(),
+      smoothquant_modifier(),
+      sparsegpt_modifier(),
+      spinquant_modifier(),
+      wanda_modifier(),
+  };
+  return kAll;
+}
+
 std::vector<std::string> not_implemented() {
   std::vector<std::string> types;
   for (const auto& [type, instead] : refusals()) types.push_back(type);
   return types;
 }
 
-std::vector<Argument> arguments_of(const std::string& type) {
-  for (const Kind& kind : kinds())
-    if (kind.type == type) return joined(kind.arguments, lifecycle_arguments());
-  throw InternalError("[modifier] unknown modifier {}", type);
-}
-
-std::vector<std::string> modifier_types() {
-  std::vector<std::string> types;
-  for (const Kind& kind : kinds()) types.push_back(kind.type);
-  return types;
-}
-
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where) {
-  for (const Kind& kind : kinds())
+  std::vector<std::string> types;
+  for (const Kind& kind : kinds()) {
     if (kind.type == type) return made(kind, arguments, where);
+    types.push_back(kind.type);
+  }
   if (const auto refused = refusals().find(type); refused != refusals().end())
     throw RecipeError("[recipe.modifier] {}: {} is not implemented; {}", where, type, refused->second);
-  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type,
-                    nearest_or_all(type, modifier_types()));
+  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type, nearest_or_all(type, types));
 }
 
 }  // namespace layerpress::modifier

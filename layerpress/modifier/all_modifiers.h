@@ -15,11 +15,8 @@ namespace layerpress::modifier {
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where);
 
-/// All types that make_modifier supports.
-std::vector<std::string> modifier_types();
-
-/// All arguments of a modifier of modifier_types(), its own first.
-std::vector<Argument> arguments_of(const std::string& type);
+/// All that make_modifier supports.
+const std::vector<Kind>& kinds();
 
 /// Modifiers of LLM Compressor's recipes that make_modifier() refuses.
 std::vector<std::string> not_implemented();

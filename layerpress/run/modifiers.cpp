@@ -8,9 +8,9 @@ namespace layerpress {
 
 std::vector<ModifierKind> list_modifiers() {
   std::vector<ModifierKind> kinds;
-  for (const std::string& type : modifier::modifier_types()) {
-    ModifierKind kind{type, {}};
-    for (const modifier::Argument& argument : modifier::arguments_of(type))
+  for (const modifier::Kind& own : modifier::kinds()) {
+    ModifierKind kind{own.type, {}};
+    for (const modifier::Argument& argument : modifier::joined(own.arguments, modifier::lifecycle_arguments()))
       kind.arguments.emplace_back(argument.name, argument.type);
     kinds.push_back(std::move(kind));
   }

@@ -44,17 +44,13 @@ std::vector<Candidate> candidates_of(const Json& duo_scaling, std::int64_t n_gri
     throw RecipeError("[recipe.modifier] {}: n_grid is {}; at least {} and at most 1000 with this duo_scaling", where,
                       n_grid, least);
   std::vector<Candidate> candidates;
-  if (both) {
-    const std::int64_t count = n_grid / 2;
-    for (std::int64_t i = 0; i < count; ++i)
-      for (const bool weights : {false, true})
-        candidates.push_back({static_cast<double>(i) / static_cast<double>(count - 1), weights});
-    return candidates;
+  if (duo && !both) candidates.push_back({0, false});  // nothing is scaled
+  const std::int64_t count = both ? n_grid / 2 : duo ? n_grid - 1 : n_grid;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double ratio = static_cast<double>(i) / static_cast<double>(count - 1);
+    if (both) candidates.push_back({ratio, false});
+    candidates.push_back({ratio, duo});
   }
-  if (duo) candidates.push_back({0, false});  // nothing is scaled
-  const std::int64_t count = duo ? n_grid - 1 : n_grid;
-  for (std::int64_t i = 0; i < count; ++i)
-    candidates.push_back({static_cast<double>(i) / static_cast<double>(count - 1), duo});
   return candidates;
 }
 

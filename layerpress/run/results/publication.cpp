@@ -6,16 +6,18 @@
 #include <string>
 
 #include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
 #include "layerpress/output/importance_output.h"
 #include "layerpress/residency/device_memory.h"
-#include "layerpress/run/compression/filled_experts.h"
 #include "layerpress/run/compression/uncalibrated.h"
 #include "layerpress/run/results/model_card.h"
 #include "layerpress/run/results/result_facts.h"
 #include "layerpress/run/results/run_summary.h"
-#include "layerpress/run/results/written_check.h"
 #include "layerpress/setup/assignment/written_recipe.h"
 #include "layerpress/setup/opening/kept_weights.h"
+#include "layerpress/setup/opening/quantized_source.h"
+#include "layerpress/verification/agreement.h"
+#include "layerpress/verification/stored_values.h"
 
 namespace layerpress::run {
 namespace {
@@ -67,6 +69,27 @@ void add_outsized(const Rank& rank, OneshotSummary& summary) {
           found[0]["module"].get<std::string>()));
 }
 
+std::string counted(std::size_t count, const char* one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+/// Experts that were calibrated on more tokens than the router gave them, because these were too few.
+void add_filled_experts(const Rank& rank, std::int64_t min_tokens, OneshotSummary& summary) {
+  std::set<std::string> experts, layers;
+  for (const Json& module : summary.details["modules"]) {
+    const auto routed = module.find("routed_tokens");
+    if (routed == module.end() || module["tokens"].get<std::int64_t>() <= routed->get<std::int64_t>()) continue;
+    const std::string expert = parent_name(module["module"].get<std::string>());  // removes the linear's name
+    experts.insert(expert);
+    layers.insert(parent_name(expert));
+  }
+  summary.details["filled_experts"] = experts.size();
+  if (experts.empty()) return;
+  rank.control.message(LogLevel::kInfo, fmt::format("{} of {} had fewer than {} tokens and {} filled up",
+                                                    counted(experts.size(), "expert"), counted(layers.size(), "layer"),
+                                                    min_tokens, experts.size() == 1 ? "was" : "were"));
+}
+
 /// Copies the importance file to its place.
 void write_importance(const OneshotOptions& options, const output::RunFolder& folder) {
   if (options.imatrix.empty()) return;
@@ -111,10 +134,28 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   add_uncalibrated(rank, uncalibrated, summary);
   add_requantized(rank, work.setup, summary);
   add_outsized(rank, summary);
-  const FilledExperts filled = filled_experts(summary.details["modules"]);
-  summary.details["filled_experts"] = filled.experts;
-  if (filled.experts > 0) rank.control.message(LogLevel::kInfo, filled.text(work.setup.min_tokens_per_expert));
+  add_filled_experts(rank, work.setup.min_tokens_per_expert, summary);
   return summary;
+}
+
+/// The cheap part of `verify` for a folder that this run has written: headers, names and shapes of all tensors, config.json against them,
+/// scales. Reads no codes. Nothing of other targets.
+verification::Findings check_written(const setup::RunSetup& setup, const std::filesystem::path& folder) {
+  verification::Findings findings;
+  if (!setup.target->has_config()) return findings;
+  try {
+    setup::OpenedModel written;
+    written.stored = checkpoint::Checkpoint::open(folder);
+    setup::find_quantized_weights(written);
+    const verification::Subject subject{*written.stored, written.quantized, setup.model.traced};
+    verification::check_config(subject, findings);
+    verification::check_fused(subject, findings);
+    verification::check_routers(subject, findings);
+    for (const auto& [name, weight] : written.quantized) verification::check_scales(*written.stored, weight, findings);
+  } catch (const CheckpointError& error) {
+    findings.fault("files", folder.string(), error.what());
+  }
+  return findings;
 }
 
 /// A result that its readers may refuse or misread is worth a line before anybody tries.

@@ -24,7 +24,7 @@
 #include "layerpress/setup/opening/kept_weights.h"
 #include "layerpress/setup/opening/rewriting.h"
 #include "layerpress/setup/opening/stacked_experts.h"
-#include "layerpress/setup/opening/untied_embeddings.h"
+#include "layerpress/setup/opening/tied_heads.h"
 #include "layerpress/setup/result_target.h"
 
 namespace layerpress::setup {

@@ -6,7 +6,7 @@
 
 #include "layerpress/setup/assignment/group_sizes.h"
 #include "layerpress/setup/assignment/unmatched_entries.h"
-#include "layerpress/setup/opening/untied_embeddings.h"
+#include "layerpress/setup/opening/tied_heads.h"
 #include "tests/setup/small_model.h"
 
 namespace layerpress::setup {

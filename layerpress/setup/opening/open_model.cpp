@@ -22,7 +22,7 @@
 #include "layerpress/setup/opening/quantized_source.h"
 #include "layerpress/setup/opening/rewriting.h"
 #include "layerpress/setup/opening/stacked_experts.h"
-#include "layerpress/setup/opening/stored_head.h"
+#include "layerpress/setup/opening/tied_heads.h"
 #include "layerpress/source/gguf_file.h"
 
 namespace layerpress::setup {

@@ -87,17 +87,28 @@ void check_scale(const at::Tensor& scale, const std::string& name, bool may_be_n
 
 bool has_two_ends(const quant::QuantizationArgs& args) { return args.num_bits > 2; }
 
-/// The share of codes at the ends of the range.
-double saturated_share(const quant::QuantizationArgs& args, const at::Tensor& codes) {
-  if (args.type == quant::NumberType::kInt) {
-    const at::Tensor ends = codes.le(args.minimum_code()).logical_or(codes.ge(args.maximum_code()));
-    return ends.to(at::kFloat).mean().item<double>();
+/// Which codes are at the ends of the range.
+at::Tensor saturated(const quant::QuantizationArgs& args, const at::Tensor& codes) {
+  if (args.type == quant::NumberType::kInt)
+    return codes.le(args.minimum_code()).logical_or(codes.ge(args.maximum_code()));
+  // The lower bits of a code of 4 are its size, of which 7 is the greatest.
+  if (args.num_bits == 4) return codes.to(at::kByte).bitwise_and(7).eq(7);
+  return codes.to(at::kFloat).abs().ge(448);
+}
+
+/// The share of codes at the ends of the range, without groups whose scales make all of their values nothing: GPTQ may leave any code
+/// in a group whose weights are zeros.
+double saturated_share(const quant::QuantizationArgs& args, const quant::QuantizedWeight& weight) {
+  constexpr double kNothing = 1e-9;
+  at::Tensor ends = saturated(args, weight.codes);
+  const at::Tensor& scale = weight.scale;
+  if (scale.defined() && scale.dim() == 2 && scale.size(0) == ends.size(0) && ends.size(1) % scale.size(1) == 0) {
+    const at::Tensor size = scale.scalar_type() == at::kByte ? at::exp2(scale.to(at::kFloat) - 127)  // exponents (E8M0)
+                                                             : scale.to(at::kFloat).abs();
+    ends = ends.reshape({ends.size(0), scale.size(1), -1})
+               .logical_and(size.ge(kNothing * size.max().item<double>()).unsqueeze(2));
   }
-  if (args.num_bits == 4) {  // the lower bits of a code are its size, of which 7 is the greatest
-    const at::Tensor ends = codes.to(at::kByte).bitwise_and(7).eq(7);
-    return ends.to(at::kFloat).mean().item<double>();
-  }
-  return codes.to(at::kFloat).abs().ge(448).to(at::kFloat).mean().item<double>();
+  return ends.to(at::kFloat).mean().item<double>();
 }
 
 /// The share of groups all of whose codes are equal.
@@ -168,7 +179,7 @@ void check_codes(const source::StoredWeight& weight, Findings& findings) {
   // The least and the greatest weight of a group are there.
   const double most =
       kMostSaturated + (args.group_size.value_or(0) > 0 ? 2.0 / static_cast<double>(*args.group_size) : 0);
-  if (const double share = has_two_ends(args) ? saturated_share(args, quantized.codes) : 0; share > most)
+  if (const double share = has_two_ends(args) ? saturated_share(args, quantized) : 0; share > most)
     findings.fault("saturated", weight.name,
                    fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));
   const double constant = constant_share(quantized.codes, args.group_size.value_or(-1));

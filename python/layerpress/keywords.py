@@ -15,7 +15,6 @@ RENAMED = {
     "concatenate_data": "concatenate",
     "shuffle_calibration_samples": "shuffle",
     "output_dir": "output",
-    "min_tokens_per_module": "min_tokens_per_expert",
 }
 
 # What they arrange is arranged otherwise here, and the result is the same.
@@ -23,6 +22,7 @@ WITHOUT_EFFECT = {
     "clear_sparse_session": False, "overwrite_cache": False, "preprocessing_num_workers": None, "dataloader_num_workers": 0,
     "batch_size": 1, "pad_to_max_length": False, "quantization_aware_calibration": True, "sequential_prefetch": False,
     "tracing_ignore": None, "streaming": False, "remove_columns": None, "log_dir": None,
+    "min_tokens_per_module": None,
 }
 
 # Only their defaults can be had.

@@ -66,16 +66,18 @@ def mixed_precision(model: Any, *, dataset: Any = None, progress: bool = False, 
 def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = False, **arguments: Any) -> Evaluation:
     """Perplexity of a plain or compressed checkpoint on a dataset, the figures of `tasks` of lm-evaluation-harness, or both; with
     `reference` how it differs from another one."""
-    with _with_dataset(dataset, arguments, "num_samples") as given:
-        return Evaluation(call(_native.evaluate, _path(model, "evaluate"), options_of("evaluate", given), progress=progress))
+    folder = _path(model, "evaluate")
+    with _with_dataset(folder, dataset, arguments, "num_samples") as given:
+        return Evaluation(call(_native.evaluate, folder, options_of("evaluate", given), progress=progress))
 
 
 def inspect(model: str | os.PathLike, *, dataset: Any = None, progress: bool = False, **arguments: Any) -> Report:
     """A model's subgraphs and linear groups; with plan=True, graph=True, svg=FILE or dot=FILE the plan of a run, the graph as text or a
     picture of it; with sensitivity=True, schemes=[...] and a dataset the output error of every linear in each scheme. In notebooks,
     `picture(model)` shows the graph."""
-    with _with_dataset(dataset, arguments) as given:
-        result = call(_native.inspect, _path(model, "inspect"), options_of("inspect", given), progress=progress)
+    folder = _path(model, "inspect")
+    with _with_dataset(folder, dataset, arguments) as given:
+        result = call(_native.inspect, folder, options_of("inspect", given), progress=progress)
     if "plan" in result:
         return Plan(result["plan"])
     if "sensitivity" in result:
@@ -91,15 +93,21 @@ def _path(model: Any, function: str) -> str:
 
 
 @contextlib.contextmanager
-def _with_dataset(dataset: Any, arguments: dict[str, Any], count: str = "num_calibration_samples") -> Iterator[dict[str, Any]]:
+def _with_dataset(model: str, dataset: Any, arguments: dict[str, Any],
+                  count: str = "num_calibration_samples") -> Iterator[dict[str, Any]]:
     """The arguments with the dataset: rows in Python are in a file inside of the context."""
     if dataset is None or isinstance(dataset, (str, os.PathLike)):
         yield {**arguments, "dataset": dataset}
         return
     with TemporaryFolder() as folder:
-        rows = folder / "rows.jsonl"
         wanted = {**arguments, "num_calibration_samples": arguments.get(count)}
-        Rows(Items(dataset, wanted, None, None), wanted).write(rows)
+        items = Items(dataset, wanted, None, None)
+        if _takes_more_than_text(model) and items.have_images():
+            tokens = _done(_written_tokens(items, wanted, ImageReader(Path(model)), folder), wanted)
+            yield {**{name: value for name, value in wanted.items() if name in arguments or name == "model_graph"}, "dataset": tokens}
+            return
+        rows = folder / "rows.jsonl"
+        Rows(items, wanted).write(rows)
         yield {**arguments, "dataset": rows, "text_column": "text", "dataset_split": None}
 
 
@@ -129,9 +137,11 @@ def picture(model: str | os.PathLike, **arguments: Any) -> Picture:
 def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *, progress: bool = False,
             **arguments: Any) -> Report:
     """Tokenizes data with a model's tokenizer into a token file, which oneshot() and evaluate() take as dataset."""
-    with _with_dataset(dataset, arguments) as given:
+    folder = _path(model, "prepare")
+    with _with_dataset(folder, dataset, arguments) as given:
+        given.pop("model_graph", None)
         options = options_of("prepare", {**given, "output": output})
-        return Report(call(_native.prepare, _path(model, "prepare"), options, progress=progress))
+        return Report(call(_native.prepare, folder, options, progress=progress))
 
 
 def verify(model: str | os.PathLike, source: str | os.PathLike = "", *, progress: bool = False, **arguments: Any) -> Verification:
@@ -319,10 +329,15 @@ def _done(tokens: str, options: dict[str, Any]) -> str:
 
 
 def _model_takes_more_than_text(request: _Request) -> bool:
+    if request.loaded is None:
+        return _takes_more_than_text(request.model)
     config = getattr(request.loaded, "config", {})
-    file = Path(request.model) / "config.json"
-    if request.loaded is None and file.is_file():
-        config = json.loads(file.read_text(encoding="utf-8"))
+    return takes_images(config) or takes_sound(config)
+
+
+def _takes_more_than_text(model: str) -> bool:
+    file = Path(model) / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return takes_images(config) or takes_sound(config)
 
 
@@ -341,7 +356,11 @@ def _tokens_with_images(items: Items, options: dict[str, Any], request: _Request
     if current_ranks() is not None and current_ranks().size > 1:
         raise UsageError("[python.oneshot] dataset: on several ranks, rows with images come from a file or a token file that "
                          "prepare() makes; name it")
-    reader = reader or _image_reader(request, folder)
+    return _done(_written_tokens(items, options, reader or _image_reader(request, folder), folder), options)
+
+
+def _written_tokens(items: Items, options: dict[str, Any], reader: ImageReader, folder: Path) -> str:
+    """A token file with what the vision part makes of the rows' images."""
     if not reader.reads_pixels:  # graphs that Layerpress describes itself take no embeddings of images
         options.setdefault("model_graph", "export")
-    return _done(str(write_tokens(items, reader, options, folder / "samples.safetensors")), options)
+    return str(write_tokens(items, reader, options, folder / "samples.safetensors"))

@@ -80,8 +80,12 @@ class ImageEmbedder:
         if getattr(config, "quantization_config", None) is not None:
             del config.quantization_config  # vision parts are not quantized; what is fails below by its shape
 
+        from transformers.utils import logging
+
         from .shortened_model import shortened
 
+        said = logging.get_verbosity()
+        logging.set_verbosity(logging.CRITICAL)  # transformers reports the language model's tensors as unexpected
         try:
             model, found = shortened(model_class).from_pretrained(
                 str(self._directory), config=config, dtype="auto", local_files_only=True, output_loading_info=True,
@@ -91,6 +95,8 @@ class ImageEmbedder:
         except Exception as fault:  # checkpoints fail in many ways
             raise DataError(f"{self._directory}: the vision or audio part cannot be loaded ({one_line(fault)}): complete the "
                             "download, or pass text only") from None
+        finally:
+            logging.set_verbosity(said)
         faulty = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
         if faulty:
             raise DataError(f"{self._directory}: the vision or audio part's {faulty[0]} is missing or has another shape: complete "

@@ -103,6 +103,20 @@ def test_refused(options, rows, fragment, mllama, pictures, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rows_for_other_functions(mllama, pictures, tmp_path):
+    import layerpress
+
+    folder, file, _ = mllama
+    _, processor = loaded(folder)
+    rows = [dict(processor(images=row["image"], text="<|image|>" + row["text"], return_tensors="pt")) for row in rows_with_images(pictures)]
+    assert layerpress.evaluate(folder, rows)["perplexity"] == layerpress.evaluate(folder, file)["perplexity"]
+    given = {"sensitivity": True, "schemes": ["FP8_DYNAMIC"]}
+    assert layerpress.inspect(folder, dataset=rows, **given)["modules"] == layerpress.inspect(folder, dataset=file, **given)["modules"]
+    layerpress.prepare(folder, rows, tmp_path / "rows.safetensors")
+    layerpress.prepare(folder, file, tmp_path / "file.safetensors")
+    assert (tmp_path / "rows.safetensors").read_bytes() == (tmp_path / "file.safetensors").read_bytes()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["llava", "qwen3_vl", "gemma3", "qwen2_audio"])
 def test_outside_of_the_graph(family, tmp_path):
@@ -120,3 +134,4 @@ def test_outside_of_the_graph(family, tmp_path):
     model = tiny_illustrated.model_class(family).from_pretrained(folder, dtype="auto")
     layerpress.oneshot(model, dataset=samples, recipe=recipe(), output_dir=tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+    assert layerpress.evaluate(folder, samples)["perplexity"] == layerpress.evaluate(folder, tokens, model_graph="export")["perplexity"]

@@ -221,8 +221,10 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     const graph::Graph& graph = model.traced.graph;
     const graph::ResidualStream stream = graph::residual_stream(graph);
     if (!stream.hindrance.empty())
-      throw RecipeError("[recipe.check] {}: R1 would change what this model computes: {}; use rotations: [R2]", where_,
-                        stream.hindrance);
+      throw RecipeError(
+          "[recipe.check] {}: R1 would change what this model computes: {}; use rotations: [R2], or "
+          "--quality best in place of max",
+          where_, stream.hindrance);
     const std::int64_t size = block_ > 0 ? block_ : stream.width;
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,

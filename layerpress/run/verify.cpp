@@ -107,7 +107,7 @@ void add_scales(const graph::Graph& graph, verification::Changes& changes) {
       if (linear != nullptr)
         change.scales_columns = true;
       else
-        change.norms.push_back({parameters.front().name, norm != nullptr ? norm->weight_offset : 0, reader});
+        change.norms.push_back({parameters.front().name, norm != nullptr ? norm->weight_offset : 0, reader.columns});
     }
   }
 }

@@ -122,7 +122,7 @@ at::Tensor with_norm_scales(at::Tensor original, const Change& change, const set
     const at::Tensor scale =
         divisors(source.checkpoint->tensor(norm.weight), result.checkpoint->tensor(norm.weight), norm.offset);
     const at::Tensor known = at::where(scale.gt(0).logical_and(scale.isfinite()), scale, at::ones_like(scale));
-    original = original.to(at::kFloat) * compression::scale_of(norm.reader, known, original.size(1));
+    original = original.to(at::kFloat) * compression::scale_of(norm.columns, known, original.size(1));
   }
   return original;
 }

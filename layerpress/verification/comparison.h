@@ -15,7 +15,7 @@ namespace layerpress::verification {
 struct DividedNorm {
   std::string weight;
   double offset = 0;  ///< added to that weight
-  graph::ScaleReader reader;  ///< of that norm
+  std::vector<graph::ChannelRun> columns;
 };
 
 /// How a run was allowed to change a tensor beside rounding it and what is already done to the source.

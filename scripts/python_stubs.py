@@ -21,9 +21,10 @@ PATH = "str | PathLike[str]"
 KEYWORD_TYPES = {
     "batch_size": "int", "clear_sparse_session": "bool", "config_name": "None", "data_collator": "str",
     "dataset_config_name": "str | None", "dataset_path": f"{PATH} | None", "dataloader_num_workers": "int",
-    "dvc_data_repository": "None", "log_dir": "None", "model_revision": "str", "overwrite_cache": "bool",
-    "pad_to_max_length": "bool", "preprocessing_func": "Callable[[Any], Any] | None", "preprocessing_num_workers": "int | None",
-    "processor": "Any", "propagate_error": "bool", "quantization_aware_calibration": "bool", "raw_kwargs": "dict[str, Any] | None",
+    "dvc_data_repository": "None", "log_dir": "None", "min_tokens_per_module": "float | None", "model_revision": "str",
+    "overwrite_cache": "bool", "pad_to_max_length": "bool", "preprocessing_func": "Callable[[Any], Any] | None",
+    "preprocessing_num_workers": "int | None", "processor": "Any", "propagate_error": "bool",
+    "quantization_aware_calibration": "bool", "raw_kwargs": "dict[str, Any] | None",
     "recipe_args": "None", "remove_columns": "Any", "save_compressed": "bool", "sequential_prefetch": "bool", "stage": "None",
     "streaming": "bool", "tie_word_embeddings": "bool", "tokenizer": "Any", "tracing_ignore": "Any"}
 RENAMED_TYPES = {"precision": "Any", "output_dir": PATH, "splits": "str | list[str] | dict[str, str]"}

@@ -114,17 +114,19 @@ at::Tensor divisors(const at::Tensor& original, const at::Tensor& stored, double
   return at::where(before.eq(0), at::ones_like(before), before / after);
 }
 
-/// The rows of `original` with its columns multiplied by what the norms were divided by.
-at::Tensor with_norm_scales(at::Tensor original, const Change& change, const setup::OpenedModel& result,
-                            const setup::OpenedModel& source) {
+/// By what the norms say that the weight's columns were multiplied, fp32 [columns]; undefined without norms.
+at::Tensor norm_scales(const Change& change, const at::Tensor& weight, const setup::OpenedModel& result,
+                       const setup::OpenedModel& source) {
+  at::Tensor scales;
   for (const DividedNorm& norm : change.norms) {
     if (!result.checkpoint->contains(norm.weight) || !source.checkpoint->contains(norm.weight)) continue;
-    const at::Tensor scale =
+    const at::Tensor divided =
         divisors(source.checkpoint->tensor(norm.weight), result.checkpoint->tensor(norm.weight), norm.offset);
-    const at::Tensor known = at::where(scale.gt(0).logical_and(scale.isfinite()), scale, at::ones_like(scale));
-    original = original.to(at::kFloat) * compression::scale_of(norm.columns, known, original.size(1));
+    const at::Tensor known = at::where(divided.gt(0).logical_and(divided.isfinite()), divided, at::ones_like(divided));
+    const at::Tensor own = compression::scale_of(norm.columns, known, weight.size(1));
+    scales = scales.defined() ? scales * own : own;
   }
-  return original;
+  return scales;
 }
 
 /// The rows of `original`, each with the positive scale with which it is nearest to that of `rounded`.
@@ -144,9 +146,9 @@ struct Places {
   }
 };
 
-/// Compares one weight, some rows at a time. Returns its relative error.
+/// Compares one weight, some rows at a time. Returns its relative error. `known`: norm_scales().
 double compare_weight(const ComparedWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
-                      const Change& change, Findings& findings) {
+                      const Change& change, const at::Tensor& known, Findings& findings) {
   const std::string module = parent_name(weight.name);
   const Limits own = limits_of(weight.bits);
   const Limits limits =
@@ -154,7 +156,8 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
   double power = 0, product = 0, error = 0;
   Places foreign, suspicious;
-  const at::Tensor scales = change.scales_columns ? fitted_columns(original, rounded, change, chunk) : at::Tensor();
+  // A weight has one input, so that its columns have scales of norms or of a linear.
+  const at::Tensor scales = change.scales_columns ? fitted_columns(original, rounded, change, chunk) : known;
   for (std::int64_t first = 0; first < weight.rows; first += chunk) {
     const std::int64_t last = std::min(first + chunk, weight.rows);
     const at::Tensor found = rounded.slice(0, first, last);
@@ -207,16 +210,16 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
 
 /// A tensor that is not quantized. A weight that only lost elements has the source's others.
 void compare_changed(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
-                     const Change& change, bool is_computed, Findings& findings) {
+                     const Change& change, const at::Tensor& known, bool is_computed, Findings& findings) {
   if (change.divided) {
     if (!divisors(original, stored, *change.divided).gt(0).logical_and(stored.isfinite()).all().item<bool>())
       findings.fault("source", name, "is not the source's, divided by positive numbers");
   } else if (stored.dim() != 2 ||
-             (!change.moves && !change.scales_rows && !change.scales_columns && change.norms.empty())) {
+             (!change.moves && !change.scales_rows && !change.scales_columns && !known.defined())) {
     compare_plain(name, compared(original, stored, change), stored, is_computed, findings);
   } else {
     compare_weight({.name = name, .rows = stored.size(0), .columns = stored.size(1), .group_size = stored.size(1)},
-                   original, stored, change, findings);
+                   original, stored, change, known, findings);
   }
 }
 
@@ -271,13 +274,13 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
     const auto allowed = changes.tensors.find(name);
     const Change change = allowed == changes.tensors.end() ? Change{} : allowed->second;
     try {
-      const at::Tensor expected = with_norm_scales(source.checkpoint->tensor(name), change, result, source);
-      const at::Tensor found = result.checkpoint->tensor(name);
+      const at::Tensor expected = source.checkpoint->tensor(name), found = result.checkpoint->tensor(name);
+      const at::Tensor known = norm_scales(change, expected, result, source);
       if (quantized == result.quantized.end())
-        compare_changed(name, expected, found, change, source.checkpoint->is_computed(name), findings);
+        compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name), findings);
       else if (quantized->second.shape.size() == 2)
-        comparison.errors.push_back(
-            {parent_name(name), compare_weight(described(quantized->second), expected, found, change, findings)});
+        comparison.errors.push_back({parent_name(name), compare_weight(described(quantized->second), expected, found,
+                                                                       change, known, findings)});
     } catch (const CheckpointError& error) {
       findings.fault("codes", name, error.what());
     }

@@ -139,7 +139,6 @@ def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *
     """Tokenizes data with a model's tokenizer into a token file, which oneshot() and evaluate() take as dataset."""
     folder = _path(model, "prepare")
     with _with_dataset(folder, dataset, arguments) as given:
-        given.pop("model_graph", None)
         options = options_of("prepare", {**given, "output": output})
         return Report(call(_native.prepare, folder, options, progress=progress))
 

@@ -55,6 +55,17 @@ def test_figures_of_a_broken_model(own, model, samples):
         program.fails("eval", *arguments, "--dataset", samples, fragments=[f"[evaluate] {broken}: its predictions are not numbers"])
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_attention_hides_no_broken_weight(dtype, own, samples):
+    """Its exponential is clamped, which makes a number of NaN."""
+    def spoil(weight):
+        weight[3, 5] = float("nan")
+        return weight
+
+    broken = own("model.layers.0.self_attn.k_proj.weight", spoil)
+    program.fails("eval", broken, "--dataset", samples, "--dtype", dtype, fragments=["its predictions are not numbers"])
+
+
 def test_experts(results, tmp_path):
     """A router's value is looked at, too; which of the samples reached an expert is not known."""
     model = tiny_models.save(tmp_path / "model", "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)

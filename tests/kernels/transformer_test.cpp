@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace layerpress::kernels {
 namespace {
 
@@ -138,6 +140,22 @@ TEST(Attention, CapsItsScores) {
   const at::Tensor without = attention(q, k, v, {0, 300}, plain);
   EXPECT_LT(difference_in_float(attention(q, k, v, {0, 300}, hardly), without), 1e-4);
   EXPECT_GT(difference_in_float(attention(q, k, v, {0, 300}, capped), without), 0.3);
+}
+
+TEST(Attention, HidesNoNumberThatIsNone) {
+  for (const double soft_cap : {0.0, 3.0}) {
+    const AttentionShape shape{2, 1, 32, 0.2, 0, soft_cap};
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+      const at::Tensor v = at::randn({100, 32}).to(dtype);
+      at::Tensor q = at::randn({100, 64}).to(dtype), k = at::randn({100, 32}).to(dtype);
+      k[60][3] = std::nan("");  // all queries behind it see it
+      EXPECT_TRUE(attention(q, k, v, {0, 40, 100}, shape).slice(0, 60).isnan().all().item<bool>());
+      EXPECT_TRUE(attention(q, k, v, {0, 40, 100}, shape).slice(0, 0, 40).isfinite().all().item<bool>());
+      q[50][40] = std::nan("");  // in the second head
+      const at::Tensor row = attention(q, k, v, {0, 40, 100}, shape)[50];
+      EXPECT_TRUE(row.slice(0, 32).isnan().all().item<bool>());
+    }
+  }
 }
 
 TEST(Attention, LeavesNoTraceOfOtherSamples) {

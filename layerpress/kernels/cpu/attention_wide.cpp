@@ -81,6 +81,16 @@ Seeing seeing(const AttentionTask& task, const Block& block, std::int64_t key) {
   return {key - block.first, task.window > 0 ? key + task.window - 1 - block.first : kQueries - 1};
 }
 
+/// The greatest magnitude among the scores of every query, in bits, also of keys that it does not see.
+void find_magnitudes(const Block& block, const float* scores, std::uint32_t* greatest) {
+  for (std::int64_t j = 0; j < kQueries; ++j) greatest[j] = 0;
+  for (std::int64_t key = block.begin; key < block.end; ++key, scores += kQueries)
+    for (std::int64_t j = 0; j < kQueries; ++j) {
+      const std::uint32_t magnitude = magnitude_bits(scores[j]);
+      greatest[j] = magnitude > greatest[j] ? magnitude : greatest[j];
+    }
+}
+
 /// cap * tanh(score * scale / cap).
 void cap_scores(const AttentionTask& task, const Block& block, float* scores) {
   const float factor = task.scale / task.soft_cap;
@@ -114,13 +124,15 @@ void weigh(const AttentionTask& task, const Block& block, float scale, float* sc
   }
 }
 
-/// Rows of the result, divided by the sums of their weights.
-void store(const AttentionTask& task, const Block& block, std::int64_t head, const float* output, const float* sum) {
+/// Rows of the result, divided by the sums of their weights; NaN for a query with a score that is not finite, which its
+/// weights do not show.
+void store(const AttentionTask& task, const Block& block, std::int64_t head, const float* output, const float* sum,
+           const std::uint32_t* greatest) {
   with_type(task.type, [&](auto type) {
     using T = decltype(type);
     for (std::int64_t j = 0; j < block.count; ++j) {
       T* row = static_cast<T*>(task.output) + (block.first + j) * task.output_stride + head * task.value_dim;
-      const float factor = 1.0f / sum[j];
+      const float factor = or_nan(1.0f / sum[j], greatest[j] >= kInfinityBits);
       for (std::int64_t d = 0; d < task.value_dim; ++d) row[d] = narrow<T>(output[d * kQueries + j] * factor);
     }
   });
@@ -141,6 +153,8 @@ void attend(const AttentionTask& task, std::int64_t head, const Block& block, co
              .stride = kQueries,
              .rows = block.end - block.begin,
              .columns = kQueries});
+  alignas(64) std::uint32_t greatest[kQueries];
+  find_magnitudes(block, space.scores, greatest);
   if (task.soft_cap > 0) cap_scores(task, block, space.scores);
   alignas(64) float maximum[kQueries], sum[kQueries];
   find_maxima(task, block, space.scores, maximum);
@@ -156,7 +170,7 @@ void attend(const AttentionTask& task, std::int64_t head, const Block& block, co
              .stride = kQueries,
              .rows = task.value_dim,
              .columns = kQueries});
-  store(task, block, head, space.output, sum);
+  store(task, block, head, space.output, sum, greatest);
 }
 
 }  // namespace

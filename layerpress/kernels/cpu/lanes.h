@@ -21,13 +21,19 @@ inline To bit_cast(From from) {
 inline float widen(Bits16 bits) { return bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 inline float widen(float value) { return value; }
 
+// Whether a value is finite is asked of its bits, because these files are compiled as if all were.
+constexpr std::uint32_t kInfinityBits = 0x7F800000u;  // NaN's magnitudes are larger
+inline std::uint32_t magnitude_bits(float value) { return bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu; }
+/// The value, or NaN.
+inline float or_nan(float value, bool nan) {
+  return bit_cast<float>(bit_cast<std::uint32_t>(value) | (nan ? 0x7FC00000u : 0u));
+}
+
 /// Rounds to nearest even; NaN stays NaN.
 inline Bits16 narrow_bf16(float value) {
   const auto bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
-  // On the bits, because these files are compiled as if floats were never NaN.
-  const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
-  return static_cast<Bits16>(is_nan ? 0x7FC0u : rounded >> 16);
+  return static_cast<Bits16>(magnitude_bits(value) > kInfinityBits ? 0x7FC0u : rounded >> 16);
 }
 
 /// float16 bits, as a type of their own.
@@ -93,7 +99,7 @@ inline float clamp(float x, float low, float high) {
   return x > high ? high : x;
 }
 
-/// e^x, relative error below 2e-7 in [-87, 88]; clamped outside.
+/// e^x, relative error below 2e-7 in [-87, 88]; clamped outside, so that NaN gives some number.
 inline float exponential(float x) {
   x = clamp(x, -87.0f, 88.0f);
   const float n = round_even(x * 1.44269504088896341f);

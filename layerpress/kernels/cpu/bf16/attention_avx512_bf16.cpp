@@ -107,22 +107,26 @@ void pack(const AttentionTask& task, std::int64_t keys, const Workspace& space) 
   }
 }
 
-/// Softmax of one row of scores over keys [first, last]; weights outside are zero up to `limit`. Returns 1 / sum.
+/// Softmax of one row of scores over keys [first, last]; weights outside are zero up to `limit`. Returns 1 / sum, or NaN
+/// if a score is not finite, which the weights do not show.
 float softmax_row(const float* scores, Bits16* weights, std::int64_t first, std::int64_t last, std::int64_t begin,
                   std::int64_t limit, float scale) {
   float maximum = scores[first];
 #pragma omp simd reduction(max : maximum)
   for (std::int64_t i = first; i <= last; ++i) maximum = scores[i] > maximum ? scores[i] : maximum;
   float sum = 0;
+  std::uint32_t greatest = 0;
   for (std::int64_t i = begin; i < first; ++i) weights[i] = 0;
-#pragma omp simd reduction(+ : sum)
+#pragma omp simd reduction(+ : sum) reduction(max : greatest)
   for (std::int64_t i = first; i <= last; ++i) {
+    const std::uint32_t magnitude = magnitude_bits(scores[i]);
+    greatest = magnitude > greatest ? magnitude : greatest;
     const float weight = exponential((scores[i] - maximum) * scale);
     sum += weight;
     weights[i] = narrow_bf16(weight);
   }
   for (std::int64_t i = last + 1; i < limit; ++i) weights[i] = 0;
-  return 1.0f / sum;
+  return or_nan(1.0f / sum, greatest >= kInfinityBits);
 }
 
 /// Attention of query rows [first_row, first_row + rows) of one head.

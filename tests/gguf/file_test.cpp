@@ -105,6 +105,44 @@ TEST(GgufFile, NamesWhatIsWrong) {
   EXPECT_NE(refusal(uneven).find("100 columns"), std::string::npos);
 }
 
+/// The refusal of a file with these keys and a tensor of a type with this id.
+std::string refusal_of(const Metadata& pairs, std::uint32_t type = 0, std::uint64_t offset = 0) {
+  std::vector<TensorInfo> one = {{"a.weight", {32}, find_block_type("F32")}};
+  std::string bytes = file_header(pairs, one);
+  const std::size_t place = bytes.find("a.weight") + 8 + 4 + 8;
+  std::memcpy(bytes.data() + place, &type, sizeof(type));
+  std::memcpy(bytes.data() + place + sizeof(type), &offset, sizeof(offset));
+  return refusal(bytes + std::string(256, '\0'));
+}
+
+TEST(GgufFile, RefusesAKeyWithTwoValues) {
+  EXPECT_EQ(refusal_of({{"rate", 1.0F}}), "");
+  EXPECT_NE(refusal_of({{"rate", 1.0F}, {"other", 1.0F}, {"rate", 2.0F}}).find("two values of \"rate\""),
+            std::string::npos);
+}
+
+TEST(GgufFile, RefusesAlignmentsThatAreNone) {
+  const auto of = [](const Value& value, std::uint64_t offset = 0) {
+    return refusal_of({{"general.alignment", value}}, 0, offset);
+  };
+  EXPECT_EQ(of(std::uint32_t{64}), "");
+  for (const Value& value : {Value(std::uint32_t{0}), Value(std::uint32_t{48}), Value(std::uint64_t{64}), Value(64.0F)})
+    EXPECT_NE(of(value).find("general.alignment is no power of two in 32 bits"), std::string::npos);
+  EXPECT_NE(of(std::uint32_t{64}, 32).find("lies at 32, no multiple of 64"), std::string::npos);
+  EXPECT_EQ(of(std::uint32_t{32}, 32), "");
+}
+
+TEST(GgufFile, SaysWhichFilesAreNotDamaged) {
+  constexpr std::uint32_t kIq2Xxs = 16, kNone = 999;
+  const std::string other = refusal_of({}, kIq2Xxs), none = refusal_of({}, kNone);
+  EXPECT_NE(other.find("\"a.weight\" has ggml's type 16, which is none of F32, F16"), std::string::npos) << other;
+  EXPECT_EQ(other.find("damaged"), std::string::npos) << other;
+  EXPECT_NE(none.find("damaged"), std::string::npos) << none;
+  std::string swapped = file();
+  std::swap(swapped[4], swapped[7]);  // of the version
+  EXPECT_NE(refusal(swapped).find("big-endian; convert it"), std::string::npos);
+}
+
 TEST(GgufFile, RefusesLongNames) {
   std::vector<TensorInfo> long_name = {{std::string(64, 'x'), {1}, find_block_type("F32")}};
   EXPECT_THROW(file_header({}, long_name), CheckpointError);

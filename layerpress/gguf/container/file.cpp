@@ -1,6 +1,7 @@
 #include "layerpress/gguf/container/file.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -10,6 +11,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -92,8 +94,8 @@ class Reader {
   Reader(const std::byte* bytes, std::uint64_t size, const std::string& path)
       : bytes_(bytes), size_(size), path_(path) {}
 
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw CheckpointError("[gguf.read] {}: {}; the file is damaged or no GGUF", path_, what);
+  [[noreturn]] void refuse(const std::string& what, const char* advice = "the file is damaged or no GGUF") const {
+    throw CheckpointError("[gguf.read] {}: {}; {}", path_, what, advice);
   }
   std::uint64_t place() const { return place_; }
 
@@ -196,6 +198,11 @@ TensorInfo read_tensor(Reader& reader) {
   }
   const auto type = reader.number<std::uint32_t>();
   tensor.type = find_block_type(type);
+  constexpr std::uint32_t kMostTypes = 64;  // ggml has fewer
+  if (tensor.type == nullptr && type < kMostTypes)
+    reader.refuse(fmt::format("tensor {} has ggml's type {}, which is none of {}", in_words(tensor.name), type,
+                              join(block_type_names())),
+                  "open the original checkpoint");
   if (tensor.type == nullptr)
     reader.refuse(fmt::format("tensor {} has type {}, which is not known", in_words(tensor.name), type));
   if (tensor.shape.back() % tensor.type->block_values() != 0)
@@ -205,7 +212,21 @@ TensorInfo read_tensor(Reader& reader) {
   return tensor;
 }
 
-void check_places(const FileHeader& header, std::uint64_t size, const Reader& reader) {
+/// Of the tensors' offsets.
+std::uint64_t alignment_of(const FileHeader& header, const Reader& reader) {
+  const std::string key = "general.alignment";
+  for (const auto& [name, value] : header.metadata) {
+    if (name != key) continue;
+    const auto* alignment = std::get_if<std::uint32_t>(&value);
+    constexpr std::uint32_t kMost = 1u << 20;
+    if (alignment == nullptr || !std::has_single_bit(*alignment) || *alignment > kMost)
+      reader.refuse(key + " is no power of two in 32 bits");
+    return *alignment;
+  }
+  return kAlignment;
+}
+
+void check_places(const FileHeader& header, std::uint64_t alignment, std::uint64_t size, const Reader& reader) {
   std::vector<const TensorInfo*> order;
   std::set<std::string> names;
   for (const TensorInfo& tensor : header.tensors) {
@@ -215,6 +236,9 @@ void check_places(const FileHeader& header, std::uint64_t size, const Reader& re
   std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) { return a->offset < b->offset; });
   std::uint64_t end = 0;
   for (const TensorInfo* tensor : order) {
+    if (tensor->offset % alignment != 0)
+      reader.refuse(
+          fmt::format("tensor {} lies at {}, no multiple of {}", in_words(tensor->name), tensor->offset, alignment));
     if (header.data > size || tensor->offset < end || tensor->offset > size - header.data ||
         tensor->nbytes() > size - header.data - tensor->offset)
       reader.refuse(fmt::format("tensor {} lies outside the file or on another tensor", in_words(tensor->name)));
@@ -275,21 +299,24 @@ FileHeader read_header(const std::byte* bytes, std::uint64_t size, const std::st
   if (size < sizeof(kMagic) || std::memcmp(bytes, kMagic, sizeof(kMagic)) != 0)
     reader.refuse("it does not begin with GGUF");
   (void)reader.number<std::uint32_t>();
-  if (const auto version = reader.number<std::uint32_t>(); version != 2 && version != kVersion)
-    reader.refuse(fmt::format("it has version {}; 2 and 3 are known", version));
+  const auto version = reader.number<std::uint32_t>();
+  if (version == 2u << 24 || version == kVersion << 24)
+    reader.refuse("its numbers are big-endian",
+                  "convert it with `gguf-convert-endian FILE little` of the package gguf");
+  if (version != 2 && version != kVersion) reader.refuse(fmt::format("it has version {}; 2 and 3 are known", version));
   constexpr std::uint64_t kLeastTensor = 32, kLeastPair = 13;
   const std::uint64_t tensors = reader.count(kLeastTensor, "tensors"), pairs = reader.count(kLeastPair, "values");
   FileHeader header;
+  std::set<std::string> keys;
   for (std::uint64_t i = 0; i < pairs; ++i) {
     std::string key = reader.text();
+    if (!keys.insert(key).second) reader.refuse(fmt::format("it has two values of {}", in_words(key)));
     header.metadata.emplace_back(std::move(key), reader.value());
   }
   for (std::uint64_t i = 0; i < tensors; ++i) header.tensors.push_back(read_tensor(reader));
-  std::uint64_t alignment = kAlignment;
-  if (const auto* given = find_value<std::uint32_t>(header.metadata, "general.alignment")) alignment = *given;
-  if (alignment == 0 || alignment > (1u << 20)) reader.refuse(fmt::format("its alignment is {}", alignment));
+  const std::uint64_t alignment = alignment_of(header, reader);
   header.data = (reader.place() + alignment - 1) / alignment * alignment;
-  check_places(header, size, reader);
+  check_places(header, alignment, size, reader);
   return header;
 }
 

@@ -172,7 +172,11 @@ def test_config_that_is_no_json(content, broken, refused, rounding):
     ("num_key_value_heads", 3, "3"), ("hidden_size", "64", "hidden_size"), ("hidden_size", -64, "hidden_size"),
     ("hidden_size", 10**30, "hidden_size"), ("hidden_size", None, "hidden_size"), ("num_attention_heads", 0, "num_attention_heads"),
     ("hidden_act", "relu6", "relu6"), ("rope_parameters", {"rope_type": "spiral"}, "spiral"), ("rope_parameters", 3, "rope"),
-    ("architectures", 3, "architectures"), ("layer_types", 3, None),
+    ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}, "'linear' are out of range"),
+    ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": -2.0}, "'linear' are out of range"),
+    ("rope_parameters", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": -2.0}, "'dynamic' are out of range"),
+    ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "attention_factor": 0.0}, "'yarn' are out of range"),
+    ("rms_norm_eps", -1.0, "rms_norm_eps -1"), ("architectures", 3, "architectures"), ("layer_types", 3, None),
 ])
 def test_config_that_contradicts_the_weights(key, value, fragment, broken, refused, rounding):
     tiny_models.rewrite_config(broken, lambda config: config.__setitem__(key, value))

@@ -56,6 +56,9 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
   parsed.max_position_embeddings =
       positive_number(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
   parsed.rms_norm_eps = json_get_or<double>(config, defaults.epsilon_key, kConfigFile, defaults.epsilon);
+  if (!(parsed.rms_norm_eps >= 0) || !std::isfinite(parsed.rms_norm_eps))
+    throw CheckpointError("[model.config] config.json: {} {} is out of range", defaults.epsilon_key,
+                          parsed.rms_norm_eps);
   parsed.norm = defaults.norm;
   parsed.rope_theta = defaults.rope_theta;
   parsed.hidden_act = activation_function(config, defaults);

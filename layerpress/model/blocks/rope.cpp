@@ -135,6 +135,18 @@ void apply_longrope(const RopeSource& source, graph::RopeTable& table) {
   table.inverse_frequencies = divided(table.inverse_frequencies, source, "short_factor");
 }
 
+/// What follows from factors that are zero, negative or too large.
+void require_angles(const RopeSource& source, const graph::RopeTable& table) {
+  const auto usable = [](double value) { return value > 0 && std::isfinite(value); };
+  const auto all_usable = [&](const std::vector<double>& values) {
+    return std::all_of(values.begin(), values.end(), usable);
+  };
+  if (!usable(table.attention_scaling) || (source.kind == "dynamic" && !usable(table.ntk_factor)) ||
+      !all_usable(table.inverse_frequencies) || !all_usable(table.long_inverse_frequencies))
+    throw CheckpointError("[model.rope] config.json: the numbers of rope type '{}' are out of range: {}", source.kind,
+                          source.parameters.dump().substr(0, 200));
+}
+
 }  // namespace
 
 graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder) {
@@ -159,6 +171,7 @@ graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder) {
         "are)",
         source.kind);
   }
+  require_angles(source, table);
   return table;
 }
 

@@ -248,7 +248,7 @@ void recursion(Numbers& numbers) {
                                .rows = kRows,
                                .residual = tile.data(),
                                .codes = code_tile.data(),
-                               .feedback = feedback.data() + begin,
+                               .feedback = feedback.data() + begin * kColumns + begin,
                                .feedback_stride = kColumns,
                                .pivots = pivots.data(),
                                .scales = scales.data(),
@@ -256,7 +256,8 @@ void recursion(Numbers& numbers) {
                                .order = order.data(),
                                .element = integers(4)};
     alignas(64) float running[kMaximumBlock * kColumnTile], tried[kColumnTile];
-    table().column_block_begin(task, running);
+    std::copy_n(tile.data() + begin * kColumnTile, (task.end - begin) * kColumnTile, running);
+    table().column_block_add({tile.data(), begin, feedback.data() + begin, kColumns, task.end - begin}, running);
     table().column_block_try(task, running, tried);
     losses.insert(losses.end(), tried, tried + kRows);
     losses.push_back(table().column_block_end(task, running));

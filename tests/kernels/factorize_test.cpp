@@ -1,6 +1,7 @@
 #include "layerpress/kernels/solver/factorize.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -34,7 +35,7 @@ HessianFactor factorize_by_definition(const at::Tensor& gram, const FactorizeOpt
 }
 
 TEST(Factorize, AgreesWithTheDefinitionForEverySize) {
-  for (const std::int64_t columns : {1, 2, 31, 32, 33, 63, 64, 65, 96, 127, 200, 257})
+  for (const std::int64_t columns : {1, 2, 31, 32, 33, 63, 64, 65, 96, 127, 200, 257, 800})
     for (const bool ordered : {true, false})
       for (const bool wide : {true, false}) {
         const at::Tensor gram = gram_of(columns);
@@ -115,6 +116,31 @@ TEST(Factorize, RefusesWhatIsNotPositiveDefinite) {
   gram[2][5] = 4;  // an impossible correlation
   EXPECT_FALSE(factorize(gram, {.dampening = 0.01}).has_value());
   EXPECT_TRUE(factorize(gram, {.dampening = 100}).has_value());
+}
+
+TEST(Factorize, RefusesWhatIsNotPositiveDefiniteInAnyPanel) {
+  const at::Tensor gram = gram_of(900);
+  for (const std::int64_t column : {1, 100, 500, 899}) {
+    at::Tensor broken = gram.clone();
+    broken[column][column] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(factorize(broken, {.activation_order = false}).has_value()) << column;
+    broken = gram.clone();
+    broken[column - 1][column] = 1e6;  // an impossible correlation
+    EXPECT_FALSE(factorize(broken, {.activation_order = false}).has_value()) << column;
+  }
+}
+
+TEST(Factorize, DoesNotDependOnThreads) {
+  const at::Tensor gram = gram_of(900);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto alone = factorize(gram, {});
+  at::set_num_threads(4);
+  const auto shared = factorize(gram, {});
+  at::set_num_threads(threads);
+  ASSERT_TRUE(alone.has_value() && shared.has_value());
+  EXPECT_TRUE(at::equal(alone->feedback, shared->feedback));
+  EXPECT_TRUE(at::equal(alone->pivots, shared->pivots));
 }
 
 TEST(Factorize, DoublePrecisionSurvivesWhatSinglePrecisionDoesNot) {

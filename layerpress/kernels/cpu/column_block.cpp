@@ -13,7 +13,6 @@ constexpr std::int64_t kVector = 8, kStrip = 4;
 constexpr std::int64_t kVector = 4, kStrip = 4;
 #endif
 constexpr std::int64_t kLanes = 2 * kVector;
-constexpr std::int64_t kDepth = 256;  // earlier columns at a time: their part of a tile fits into the L1 cache
 
 // With plain arrays, compilers keep some of them in memory.
 using Vector [[gnu::vector_size(kVector * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] = float;
@@ -49,18 +48,14 @@ void add_strip(const float* residual, const float* feedback, std::int64_t stride
   }
 }
 
-/// Adds the feedback of columns [first, last) to columns [begin, end) of the block; `residual` is that of column
-/// `first`.
-void add_feedback(const ColumnBlockTask& task, const float* residual, std::int64_t first, std::int64_t last,
-                  std::int64_t begin, std::int64_t end, Running running) {
-  const float* feedback = task.feedback + first * task.feedback_stride;
-  const std::int64_t columns = end - task.begin;
+/// Adds the feedback of some earlier columns.
+void add_feedback(const ColumnFeedback& earlier, Running running) {
   for (std::int64_t lane = 0; lane < kColumnTile; lane += kLanes) {
-    std::int64_t j = begin - task.begin;
-    for (; j + kStrip <= columns; j += kStrip)
-      add_strip<kStrip>(residual + lane, feedback + j, task.feedback_stride, last - first, running[j] + lane);
-    for (; j < columns; ++j)
-      add_strip<1>(residual + lane, feedback + j, task.feedback_stride, last - first, running[j] + lane);
+    std::int64_t j = 0;
+    for (; j + kStrip <= earlier.columns; j += kStrip)
+      add_strip<kStrip>(earlier.residual + lane, earlier.factors + j, earlier.stride, earlier.count, running[j] + lane);
+    for (; j < earlier.columns; ++j)
+      add_strip<1>(earlier.residual + lane, earlier.factors + j, earlier.stride, earlier.count, running[j] + lane);
   }
 }
 
@@ -89,7 +84,7 @@ void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int
 inline void feed_back(const ColumnBlockTask& task, std::int64_t j, const float* own, std::int64_t end,
                       Running running) {
   for (std::int64_t later = j + 1; later < end; ++later) {
-    const float factor = task.feedback[j * task.feedback_stride + later - task.begin];
+    const float factor = task.feedback[(j - task.begin) * task.feedback_stride + later - task.begin];
     float* target = running[later - task.begin];
     for (std::int64_t lane = 0; lane < kColumnTile; ++lane) target[lane] += own[lane] * factor;
   }
@@ -102,7 +97,8 @@ void quantize_block(const ColumnBlockTask& task, float* residual, Running runnin
   with_levels<Operations>(task.element, [&](auto levels) {
     for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
       const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
-      add_feedback(task, residual, task.begin, begin, begin, end, running);
+      const std::int64_t before = begin - task.begin;
+      add_feedback({residual, before, task.feedback + before, task.feedback_stride, end - begin}, running + before);
       for (std::int64_t j = begin; j < end; ++j) {
         float* own = residual + (j - task.begin) * kColumnTile;
         alignas(64) float chosen[kColumnTile];
@@ -116,13 +112,7 @@ void quantize_block(const ColumnBlockTask& task, float* residual, Running runnin
 
 }  // namespace
 
-void column_block_begin(const ColumnBlockTask& task, float* running) {
-  std::memcpy(running, task.residual + task.begin * kColumnTile,
-              static_cast<std::size_t>((task.end - task.begin) * kColumnTile) * sizeof(float));
-  for (std::int64_t first = 0; first < task.begin; first += kDepth)
-    add_feedback(task, task.residual + first * kColumnTile, first,
-                 first + kDepth < task.begin ? first + kDepth : task.begin, task.begin, task.end, rows_of(running));
-}
+void column_block_add(const ColumnFeedback& earlier, float* running) { add_feedback(earlier, rows_of(running)); }
 
 double column_block_end(const ColumnBlockTask& task, float* running) {
   alignas(64) float loss[kColumnTile] = {};

@@ -27,7 +27,7 @@ const Table& isa_table() {
                                .scale_columns = scale_columns,
                                .column_tile_load = column_tile_load,
                                .column_tile_store = column_tile_store,
-                               .column_block_begin = column_block_begin,
+                               .column_block_add = column_block_add,
                                .column_block_end = column_block_end,
                                .column_block_try = column_block_try,
                                .attention_bf16 = attention_entry,

@@ -17,7 +17,7 @@ void scale_columns(const void* x, ValueType x_type, const float* factors, std::i
 void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
                       float* tile);
 void column_tile_store(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
-void column_block_begin(const ColumnBlockTask& task, float* running);
+void column_block_add(const ColumnFeedback& earlier, float* running);
 double column_block_end(const ColumnBlockTask& task, float* running);
 void column_block_try(const ColumnBlockTask& task, const float* running, float* loss);
 

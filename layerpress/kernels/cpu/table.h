@@ -50,6 +50,16 @@ struct AttentionTask {
 constexpr std::int64_t kColumnTile = 32;
 constexpr std::int64_t kMaximumBlock = 128;
 
+/// Consecutive columns of a tile, and what they feed back to the columns of a block behind them.
+struct ColumnFeedback {
+  const float* residual = nullptr;  ///< tile [count]
+  std::int64_t count = 0;           ///< kColumnDepth of them stay in the first-level cache
+  const float* factors = nullptr;   ///< [count, stride]
+  std::int64_t stride = 0;
+  std::int64_t columns = 0;  ///< of the block
+};
+constexpr std::int64_t kColumnDepth = 256;
+
 /// One block of columns of the GPTQ recursion over one tile of rows; see kernels/solver/gptq.h. Columns are counted in the
 /// order of quantization, except those of codes.
 struct ColumnBlockTask {
@@ -60,8 +70,7 @@ struct ColumnBlockTask {
   /// dequantized.
   float* residual = nullptr;
   std::int8_t* codes = nullptr;  ///< tile [columns of the weight], out: row order[j] has the codes of column j
-  /// [end, feedback_stride], from column `begin` on: row i has the factors of column i's residual for the block's
-  /// columns.
+  /// [end - begin, feedback_stride]: row i has the factors of the residual of column begin + i for the block's columns.
   const float* feedback = nullptr;
   std::int64_t feedback_stride = 0;
   const float* pivots = nullptr;                  ///< [end]: weight of each column's squared error in the loss
@@ -203,9 +212,9 @@ struct Table {
                            float* tile);
   /// Transposes a tile of codes into rows [rows, columns].
   void (*column_tile_store)(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
-  /// Computes running [block's columns, kColumnTile], 64-byte aligned: the originals plus the feedback of all earlier
-  /// columns.
-  void (*column_block_begin)(const ColumnBlockTask& task, float* running);
+  /// Adds the feedback of earlier columns to running [columns, kColumnTile], 64-byte aligned. The sum of a column runs over the earlier
+  /// ones in their order, whatever columns are added to beside it.
+  void (*column_block_add)(const ColumnFeedback& earlier, float* running);
   /// Quantizes the block from `running`, which is modified; writes residuals and codes. Returns the sum of
   /// pivot * (running - dequantized)^2, where `running` is each column with the feedback of all earlier ones.
   double (*column_block_end)(const ColumnBlockTask& task, float* running);

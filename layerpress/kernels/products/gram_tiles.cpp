@@ -39,10 +39,11 @@ Panels panels_of(const GramRows& rows) {
 }
 
 /// A panel is narrower than a row, and the processor's own prefetching ends at a page.
-void prefetch_rows(const cpu::StoredRows& rows, std::int64_t element_size) {
+void prefetch_rows(const cpu::StoredRows& rows, std::int64_t width, std::int64_t element_size) {
   constexpr std::int64_t kLine = 64;
   const auto* values = static_cast<const std::byte*>(rows.values);
-  for (std::int64_t i = 0; i < rows.count * rows.stride * element_size; i += kLine) __builtin_prefetch(values + i);
+  for (std::int64_t row = 0; row < rows.count; ++row, values += rows.stride * element_size)
+    for (std::int64_t i = 0; i < width * element_size; i += kLine) __builtin_prefetch(values + i);
 }
 
 /// Some panels of a chunk of tokens, packed.
@@ -51,7 +52,7 @@ class PackedChunk {
   PackedChunk(const at::Tensor& x, bool pairs, std::int64_t most_tokens, const Panels& panels)
       : features_(x.size(1)),
         pairs_(pairs),
-        panel_size_(panel_places(most_tokens, pairs_)),
+        panel_size_(panel_places(std::min(most_tokens, x.size(0)), pairs_)),
         panels_(panels),
         memory_(at::empty({(panels.last - panels.first) * panel_size_}, at::kInt)) {}
 
@@ -62,10 +63,10 @@ class PackedChunk {
     for_each_task((count + kPackedTokens - 1) / kPackedTokens, [&](std::int64_t task) {
       const std::int64_t token = task * kPackedTokens, tokens = std::min(kPackedTokens, count - token);
       cpu::StoredRows own = stored_rows(x, first + token, tokens), from;
-      prefetch_rows(own, size);
+      prefetch_rows(own, features_, size);
       if (minuend.defined()) {
         from = stored_rows(minuend, first + token, tokens);
-        prefetch_rows(from, size);
+        prefetch_rows(from, features_, size);
       }
       const std::byte *own_values = bytes_of(own), *from_values = bytes_of(from);
       for (std::int64_t p = panels_.first; p < panels_.last; ++p) {
@@ -116,8 +117,8 @@ using PanelPair = std::pair<std::int64_t, std::int64_t>;
 
 std::vector<PanelPair> tiles_of(const Panels& left, const Panels& right, bool triangle) {
   std::vector<PanelPair> tiles;
-  for (std::int64_t j = right.first; j < right.last; ++j)
-    for (std::int64_t i = left.first; i < (triangle ? std::min(j + 1, left.last) : left.last); ++i)
+  for (std::int64_t i = left.first; i < left.last; ++i)
+    for (std::int64_t j = triangle ? std::max(i, right.first) : right.first; j < right.last; ++j)
       tiles.emplace_back(i, j);
   return tiles;
 }
@@ -125,7 +126,7 @@ std::vector<PanelPair> tiles_of(const Panels& left, const Panels& right, bool tr
 void multiply_pairs_tile(const PackedChunk& left, const PackedChunk& right, const PanelPair& tile, std::int64_t tokens,
                          at::Tensor& target) {
   const auto [i, j] = tile;
-  const std::int64_t stride = target.size(1);
+  const std::int64_t stride = target.stride(0);
   cpu::table().gram_tile({.left = reinterpret_cast<const std::uint32_t*>(left.panel(i)),
                           .right = reinterpret_cast<const std::uint32_t*>(right.panel(j)),
                           .pairs = (tokens + 1) / 2,
@@ -139,7 +140,7 @@ void multiply_pairs_tile(const PackedChunk& left, const PackedChunk& right, cons
 void multiply_wide_tile(const PackedChunk& left, const PackedChunk& right, const PanelPair& tile, std::int64_t tokens,
                         at::Tensor& target) {
   const auto [i, j] = tile;
-  const std::int64_t stride = target.size(1);
+  const std::int64_t stride = target.stride(0);
   cpu::table().wide_tile({.left = reinterpret_cast<const float*>(left.panel(i)),
                           .left_stride = cpu::kGramPanel,
                           .left_group = cpu::table().wide_rows,

@@ -25,10 +25,10 @@ cpu::ValueType value_type(at::ScalarType dtype) {
 }
 
 cpu::StoredRows stored_rows(const at::Tensor& matrix, std::int64_t first, std::int64_t count) {
-  const std::int64_t width = matrix.size(1), rows = std::clamp<std::int64_t>(matrix.size(0) - first, 0, count);
+  const std::int64_t stride = matrix.stride(0), rows = std::clamp<std::int64_t>(matrix.size(0) - first, 0, count);
   const auto* values = static_cast<const std::byte*>(matrix.const_data_ptr());
-  const std::int64_t skipped = rows == 0 ? 0 : first * width * static_cast<std::int64_t>(matrix.element_size());
-  return {.values = values + skipped, .type = value_type(matrix.scalar_type()), .count = rows, .stride = width};
+  const std::int64_t skipped = rows == 0 ? 0 : first * stride * static_cast<std::int64_t>(matrix.element_size());
+  return {.values = values + skipped, .type = value_type(matrix.scalar_type()), .count = rows, .stride = stride};
 }
 
 std::int64_t Product::panels() const { return (first.size(0) + panel_outputs() - 1) / panel_outputs(); }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kTile = cpu::kColumnTile;
 // With at most so many columns, the feedback matrix stays in the caches near a core, and tiles are processed one at a
-// time. With more columns, several tiles share each part of the matrix, read from a contiguous copy.
+// time. With more columns, several tiles share each part of the matrix, read from a contiguous copy that stays there.
 constexpr std::int64_t kCachedColumns = 1024;
 constexpr std::int64_t kMostTilesTogether = 8;
 
@@ -44,11 +44,15 @@ std::vector<Tile> cut_into_tiles(const std::vector<GptqWeight>& weights) {
   return tiles;
 }
 
-/// Columns [begin, end) of the feedback matrix.
-struct FeedbackBlock {
+/// Columns [begin, end) in the order of quantization.
+struct Block {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  const float* values = nullptr;  ///< [end, stride]
+};
+
+/// A block's columns of some rows of the feedback matrix.
+struct FeedbackPart {
+  const float* values = nullptr;  ///< [rows, stride]
   std::int64_t stride = 0;
 };
 
@@ -58,6 +62,7 @@ struct TileState {
   at::Tensor codes;       ///< int8 [K, kTile] in the weight's order
   at::Tensor scale;       ///< fp32 [groups, kTile]
   at::Tensor zero_point;  ///< the same, or undefined
+  at::Tensor running;     ///< fp32 [block's columns, kTile]: the originals with the feedback of earlier columns
   double loss = 0;
 };
 
@@ -108,10 +113,10 @@ class ColumnSolver {
     const auto together = static_cast<std::size_t>(count);
     while (workspace.tiles.size() < together) workspace.tiles.push_back(new_state());
     for (std::size_t t = 0; t < together; ++t) load(tiles[t], workspace.wide_rows, workspace.tiles[t]);
-    for (std::int64_t begin = 0, end = 0; begin < columns_; begin = end) {
-      end = block_end(begin);
-      const FeedbackBlock block = feedback_block(begin, end, workspace);
-      for (std::size_t t = 0; t < together; ++t) solve_block(tiles[t], block, workspace.tiles[t]);
+    for (Block block{0, block_end(0)}; block.begin < columns_; block = {block.end, block_end(block.end)}) {
+      add_earlier_columns(block, together, workspace);
+      const FeedbackPart own = feedback_part(block, block, workspace);
+      for (std::size_t t = 0; t < together; ++t) solve_block(tiles[t], block, own, workspace.tiles[t]);
     }
     for (std::size_t t = 0; t < together; ++t) {
       const TileState& state = workspace.tiles[t];
@@ -126,7 +131,7 @@ class ColumnSolver {
   std::int64_t block_end(std::int64_t begin) const {
     if (!search_) return std::min(begin + block_size_, columns_);
     const std::int32_t* group = group_.const_data_ptr<std::int32_t>();
-    std::int64_t end = begin + 1;
+    std::int64_t end = std::min(begin + 1, columns_);
     while (end < columns_ && group[end] == group[begin]) ++end;
     return end;
   }
@@ -136,6 +141,7 @@ class ColumnSolver {
     state.residual = at::empty({columns_, kTile}, at::kFloat);
     state.codes = at::empty({columns_, kTile}, at::kChar);
     state.scale = at::empty({groups_, kTile}, at::kFloat);
+    state.running = at::empty({cpu::kMaximumBlock, kTile}, at::kFloat);
     if (weights_.front().scales.zero_point.defined()) state.zero_point = at::empty({groups_, kTile}, at::kFloat);
     return state;
   }
@@ -161,25 +167,49 @@ class ColumnSolver {
     }
   }
 
-  /// Columns [begin, end), copied if several tiles are processed together.
-  FeedbackBlock feedback_block(std::int64_t begin, std::int64_t end, Workspace& workspace) const {
-    const float* source = factor_.feedback.const_data_ptr<float>() + begin;
-    if (columns_ <= kCachedColumns) return {begin, end, source, columns_};
-    if (!workspace.feedback.defined()) workspace.feedback = at::empty({columns_, block_size_}, at::kFloat);
+  /// A part of the feedback matrix, copied if several tiles are processed together. It has at most kColumnDepth rows.
+  FeedbackPart feedback_part(const Block& rows, const Block& block, Workspace& workspace) const {
+    const float* source = factor_.feedback.const_data_ptr<float>() + rows.begin * columns_ + block.begin;
+    if (columns_ <= kCachedColumns) return {source, columns_};
+    if (!workspace.feedback.defined())
+      workspace.feedback = at::empty({cpu::kColumnDepth, cpu::kMaximumBlock}, at::kFloat);
     float* copy = workspace.feedback.data_ptr<float>();
-    for (std::int64_t i = 0; i < end; ++i) std::copy_n(source + i * columns_, end - begin, copy + i * block_size_);
-    return {begin, end, copy, block_size_};
+    for (std::int64_t i = 0; i < rows.end - rows.begin; ++i)
+      std::copy_n(source + i * columns_, block.end - block.begin, copy + i * cpu::kMaximumBlock);
+    return {copy, cpu::kMaximumBlock};
   }
 
-  void solve_block(const Tile& tile, const FeedbackBlock& block, TileState& state) const {
+  void add_earlier_columns(const Block& block, std::size_t tiles, Workspace& workspace) const {
+    const std::int64_t columns = block.end - block.begin;
+    for (std::size_t t = 0; t < tiles; ++t) {
+      const TileState& state = workspace.tiles[t];
+      std::copy_n(state.residual.const_data_ptr<float>() + block.begin * kTile, columns * kTile,
+                  state.running.data_ptr<float>());
+    }
+    for (std::int64_t first = 0; first < block.begin; first += cpu::kColumnDepth) {
+      const Block earlier{first, std::min(first + cpu::kColumnDepth, block.begin)};
+      const auto [factors, stride] = feedback_part(earlier, block, workspace);
+      for (std::size_t t = 0; t < tiles; ++t) {
+        const TileState& state = workspace.tiles[t];
+        cpu::table().column_block_add({.residual = state.residual.const_data_ptr<float>() + first * kTile,
+                                       .count = earlier.end - earlier.begin,
+                                       .factors = factors,
+                                       .stride = stride,
+                                       .columns = columns},
+                                      state.running.data_ptr<float>());
+      }
+    }
+  }
+
+  void solve_block(const Tile& tile, const Block& block, const FeedbackPart& own, TileState& state) const {
     cpu::ColumnBlockTask task;
     task.begin = block.begin;
     task.end = block.end;
     task.rows = tile.rows;
     task.residual = state.residual.data_ptr<float>();
     task.codes = state.codes.data_ptr<std::int8_t>();
-    task.feedback = block.values;
-    task.feedback_stride = block.stride;
+    task.feedback = own.values;
+    task.feedback_stride = own.stride;
     task.pivots = factor_.pivots.const_data_ptr<float>();
     task.scales = state.scale.const_data_ptr<float>();
     if (state.zero_point.defined()) task.zero_points = state.zero_point.const_data_ptr<float>();
@@ -187,8 +217,7 @@ class ColumnSolver {
     task.order = factor_.order.const_data_ptr<std::int64_t>();
     task.element = element_;
     task.keeps_zeros = weights_[tile.weight].keeps_zeros;
-    alignas(64) float running[cpu::kMaximumBlock * kTile];
-    cpu::table().column_block_begin(task, running);
+    auto* running = state.running.data_ptr<float>();
     if (search_) search_scales(task, running, state);
     state.loss += cpu::table().column_block_end(task, running);
   }
@@ -254,8 +283,9 @@ class ColumnSolver {
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups) {
   // The weights are unknown: each row may be a tile of its own.
   const std::int64_t threads = std::min<std::int64_t>(rows, at::get_num_threads());
-  const std::int64_t per_tile = kTile * (columns * 5 + groups * 8);  // residual, codes, scales and zero points
-  const std::int64_t copied = columns <= kCachedColumns ? 0 : columns * cpu::kMaximumBlock;
+  // Residual, codes, scales and zero points, running columns.
+  const std::int64_t per_tile = kTile * (columns * 5 + groups * 8 + cpu::kMaximumBlock * 4);
+  const std::int64_t copied = columns <= kCachedColumns ? 0 : cpu::kColumnDepth * cpu::kMaximumBlock;
   const std::int64_t per_thread = tiles_together(columns, rows) * per_tile + 4 * (kTile * columns + copied);
   const std::int64_t lists = columns * 48 + rows * static_cast<std::int64_t>(sizeof(Tile) + sizeof(double));
   return static_cast<std::uint64_t>(threads * per_thread + lists);

@@ -1,5 +1,7 @@
 #include "layerpress/kernels/solver/column_tiles.h"
 
+#include <algorithm>
+
 #include "layerpress/kernels/cpu/table.h"
 
 namespace layerpress::kernels {
@@ -11,13 +13,15 @@ void load_tile(const float* weights, std::int64_t rows, std::int64_t columns, co
 }
 
 void add_earlier_columns(const TileFeedback& columns, float* running) {
-  cpu::ColumnBlockTask task;
-  task.begin = columns.begin;
-  task.end = columns.end;
-  task.residual = const_cast<float*>(columns.tile);  // which column_block_begin only reads
-  task.feedback = columns.feedback + columns.begin;
-  task.feedback_stride = columns.stride;
-  cpu::table().column_block_begin(task, running);
+  const std::int64_t count = columns.end - columns.begin;
+  std::copy_n(columns.tile + columns.begin * kTileRows, count * kTileRows, running);
+  for (std::int64_t first = 0; first < columns.begin; first += cpu::kColumnDepth)
+    cpu::table().column_block_add({.residual = columns.tile + first * kTileRows,
+                                   .count = std::min(cpu::kColumnDepth, columns.begin - first),
+                                   .factors = columns.feedback + first * columns.stride + columns.begin,
+                                   .stride = columns.stride,
+                                   .columns = count},
+                                  running);
 }
 
 }  // namespace layerpress::kernels

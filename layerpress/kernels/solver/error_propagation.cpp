@@ -8,6 +8,7 @@
 
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/solver/cholesky.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -29,13 +30,18 @@ void damp(const at::Tensor& matrix, double damping) {
 /// The lower Cholesky factor of the damped matrix, column-major. Returns nothing if a pivot is as small as the rounding
 /// error of its diagonal element, because the solution would then be noise.
 at::Tensor factorized(const at::Tensor& gram, double damping) {
-  // The CPU reads only the upper triangle; column-major, it is the lower one, which is LAPACK's layout.
-  const at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
+  // The CPU reads only the upper triangle; column-major, it is the lower one.
+  at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
   damp(matrix, damping);
   const at::Tensor diagonal = matrix.diagonal().clone();
-  at::Tensor lower = matrix.t(), info = at::empty({}, gram.options().dtype(at::kInt));
-  at::linalg_cholesky_ex_out(lower, info, lower);
-  if (info.item<int>() != 0) return {};
+  at::Tensor lower = matrix.t();
+  if (gram.is_cpu()) {
+    if (!factorize_upper(matrix)) return {};
+  } else {
+    at::Tensor info = at::empty({}, gram.options().dtype(at::kInt));
+    at::linalg_cholesky_ex_out(lower, info, lower);
+    if (info.item<int>() != 0) return {};
+  }
   const double rounding = 4 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(gram.size(0)));
   const bool clear = lower.diagonal().square().gt(diagonal * rounding).all().item<bool>();  // false for NaN, too
   return clear ? lower : at::Tensor();
@@ -118,7 +124,8 @@ std::uint64_t mover_bytes(std::int64_t columns) {
 }
 
 std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns) {
-  return mover_bytes(columns) * (has_few_rows(group_rows, columns) ? 1 : 2);
+  const std::uint64_t matrix = mover_bytes(columns);
+  return matrix + std::max(factorize_upper_workspace(columns), has_few_rows(group_rows, columns) ? 0 : matrix);
 }
 
 std::uint64_t moving_workspace(std::int64_t columns) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "layerpress/kernels/solver/cholesky.h"
 #include "layerpress/kernels/solver/factorize_together.h"
 
 namespace layerpress::kernels {
@@ -17,24 +18,32 @@ std::int64_t folded(std::int64_t index, std::int64_t count) {
   return index % 2 == 0 ? index / 2 : count - 1 - index / 2;
 }
 
-/// The matrix [K, K] with the upper triangle of `gram`, rows and columns in `order`; the rest is uninitialized.
+/// The matrix [K, K] with the upper triangle of `gram`, rows and columns in `order`; the rest is uninitialized. An element comes from
+/// the row of its own row's column or of its column's, whichever is above the diagonal. Either kind is filled while these rows are
+/// in the caches: the first row by row, the second by blocks of columns.
 template <typename Real>
 at::Tensor reordered_triangle(const at::Tensor& gram, const at::Tensor& order) {
-  constexpr std::int64_t kRows = 16;
-  const std::int64_t size = gram.size(0), strips = (size + kRows - 1) / kRows;
+  constexpr std::int64_t kWidth = 16;
+  const std::int64_t size = gram.size(0), blocks = (size + kWidth - 1) / kWidth;
   at::Tensor result = at::empty({size, size}, gram.options().dtype(c10::CppTypeToScalarType<Real>::value));
   Real* const target = result.data_ptr<Real>();
   const float* source = gram.const_data_ptr<float>();
   const std::int64_t* column = order.const_data_ptr<std::int64_t>();
-  const auto fill_row = [&](std::int64_t i) {
-    const std::int64_t own = column[i];
-    for (std::int64_t j = i; j < size; ++j)
-      target[i * size + j] = source[std::min(own, column[j]) * size + std::max(own, column[j])];
+  const auto fill_rows = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      for (std::int64_t j = i; j < size; ++j)
+        if (column[i] <= column[j]) target[i * size + j] = source[column[i] * size + column[j]];
   };
-  at::parallel_for(0, strips, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t s = begin; s < end; ++s) {
-      const std::int64_t first = folded(s, strips) * kRows;
-      for (std::int64_t i = first; i < std::min(first + kRows, size); ++i) fill_row(i);
+  const auto fill_columns = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = 0; i < last; ++i)
+      for (std::int64_t j = std::max(i, first); j < last; ++j)
+        if (column[j] < column[i]) target[i * size + j] = source[column[j] * size + column[i]];
+  };
+  at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) {
+      const std::int64_t first = folded(b, blocks) * kWidth, last = std::min(first + kWidth, size);
+      fill_rows(first, last);
+      fill_columns(first, last);
     }
   });
   return result;
@@ -115,14 +124,10 @@ template <typename Real>
 std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const FactorizeOptions& options) {
   HessianFactor factor;
   factor.order = column_order(gram.diagonal(), options);
-  const at::Tensor matrix = reordered_triangle<Real>(gram, factor.order.flip(0));
+  at::Tensor matrix = reordered_triangle<Real>(gram, factor.order.flip(0));
   prepare_diagonal(matrix.diagonal(), options.dampening);
-  // Column-major, the upper triangle is the lower one, which is LAPACK's layout, so nothing is copied.
-  at::Tensor lower = matrix.t(), info = at::empty({}, at::kInt);
-  at::linalg_cholesky_ex_out(lower, info, lower);
-  if (info.item<int>() != 0) return std::nullopt;
+  if (!factorize_upper(matrix)) return std::nullopt;
   const at::Tensor diagonal = matrix.diagonal();
-  if (!at::isfinite(diagonal).all().item<bool>()) return std::nullopt;
   factor.pivots = diagonal.flip(0).square().to(at::kFloat);
   // F[i, j] = lower[last - i, last - j] / lower[last - j, last - j], and lower[r, c] is matrix[c, r].
   const at::Tensor inverse = diagonal.reciprocal().contiguous();
@@ -175,7 +180,8 @@ std::uint64_t factor_bytes(std::int64_t columns) {
 }
 
 std::uint64_t factorize_workspace(std::int64_t columns, at::Device device) {
-  return device.is_cpu() ? factor_bytes(columns) : factorize_together_workspace(1, columns);
+  return device.is_cpu() ? factor_bytes(columns) + factorize_upper_workspace(columns)
+                         : factorize_together_workspace(1, columns);
 }
 
 }  // namespace layerpress::kernels

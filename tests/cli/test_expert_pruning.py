@@ -68,7 +68,7 @@ def test_families_by_hand(family, samples, results, tmp_path):
             assert [sum(expert // 4 == group for expert in experts) for group in range(4)] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize("family", nightly_but(IMPORTED, "gpt_oss"))
+@pytest.mark.parametrize("family", nightly_but(IMPORTED))
 def test_imported_families(family, samples, results, tmp_path):
     source = any_model.save(tmp_path / "model", family)
     out, kept = pruned(source, results / "out", samples, tmp_path)

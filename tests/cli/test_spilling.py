@@ -41,7 +41,7 @@ def scratch(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", nightly_but(PLACES, "disk"))
 def test_place_of_activations(place, slim, solving, in_memory, results, scratch):
     measured = Measured(slim, results / "out", *solving, "--sequential-offload-device", place, "--offload-dir", scratch)
     assert differing(results / "out", in_memory[0]) == []

@@ -48,8 +48,8 @@ class Divergences:
         output = self.folder / name.replace(" ", "-")
         data = ["--dataset", self.folder / "calibration.jsonl", "--num-calibration-samples", 16, "--max-seq-length", 256]
         run("oneshot", MODEL, "--output", output, "--group-size", 64, *RUNS[name], *(data if "gptq" in name else []))
-        measured = run("eval", output, "--reference", MODEL, "--dataset", self.folder / "evaluation.jsonl", "--num-samples", 10,
-                       "--max-seq-length", 256)
+        measured = run("eval", output, "--reference", MODEL, "--dataset", self.folder / "evaluation.jsonl", "--num-samples", 4,
+                       "--max-seq-length", 128)
         return json.loads(measured)["kl_divergence"]
 
 

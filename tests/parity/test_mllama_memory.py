@@ -38,6 +38,7 @@ def test_plan_and_run(options, case, tmp_path):
     assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.01)
 
 
+@pytest.mark.nightly
 def test_budget(case, tmp_path):
     """Vision states and what becomes of the images wait on disk."""
     model, tokens = case

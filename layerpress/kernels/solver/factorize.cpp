@@ -146,7 +146,7 @@ std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const F
 
 }  // namespace
 
-void prepare_diagonal(at::Tensor diagonal, double dampening) {
+void prepare_diagonal(const at::Tensor& diagonal, double dampening) {
   diagonal.masked_fill_(diagonal.eq(0), 1);
   diagonal.add_(diagonal.mean(-1, /*keepdim=*/true) * dampening);
 }
@@ -158,7 +158,7 @@ at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& opti
   const auto descending = [](const at::Tensor& keys) {
     return at::argsort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/true);
   };
-  const at::Tensor order = descending(diagonal);
+  at::Tensor order = descending(diagonal);
   if (width <= 0) return order;
   // Columns are sorted, then ordered by the rank of their group; the stable sort keeps the order inside a group.
   const std::int64_t groups = (columns + width - 1) / width;

@@ -47,6 +47,6 @@ at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& opti
 
 /// Damps the diagonal [K] of a Gram matrix, or the diagonals [n, K] of several, in place, and makes untouched columns
 /// independent.
-void prepare_diagonal(at::Tensor diagonal, double dampening);
+void prepare_diagonal(const at::Tensor& diagonal, double dampening);
 
 }  // namespace layerpress::kernels

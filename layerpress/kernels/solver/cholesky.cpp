@@ -12,8 +12,10 @@ namespace {
 
 // Rows of the factor that LAPACK computes at once, and rows whose products are subtracted from all later ones at once.
 constexpr std::int64_t kBlock = cpu::kGramPanel, kPanel = 4 * kBlock;
-// LAPACK is faster for smaller matrices.
-constexpr std::int64_t kFewestColumns = 768;
+// LAPACK is faster for smaller and for larger matrices.
+constexpr std::int64_t kFewestColumns = 768, kMostColumns = 12288;
+
+bool goes_by_panels(std::int64_t columns) { return columns >= kFewestColumns && columns <= kMostColumns; }
 
 /// The matrix while it is factorized: rows of the factor, and behind them what is left of A, negated, so that products are added.
 class Remainder {
@@ -76,13 +78,13 @@ bool factorize_with_lapack(at::Tensor& matrix) {
 }  // namespace
 
 bool factorize_upper(at::Tensor& matrix) {
-  const bool by_panels = matrix.scalar_type() == at::kFloat && matrix.size(0) >= kFewestColumns;
+  const bool by_panels = matrix.scalar_type() == at::kFloat && goes_by_panels(matrix.size(0));
   if (!(by_panels ? factorize_by_panels(matrix) : factorize_with_lapack(matrix))) return false;
   return matrix.diagonal().isfinite().all().item<bool>();
 }
 
 std::uint64_t factorize_upper_workspace(std::int64_t columns) {
-  if (columns < kFewestColumns) return 0;
+  if (!goes_by_panels(columns)) return 0;
   return sizeof(float) * static_cast<std::uint64_t>((columns + kBlock) * (kPanel + kBlock) + 8 * kBlock * kBlock);
 }
 

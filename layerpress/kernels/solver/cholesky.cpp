@@ -68,9 +68,10 @@ bool factorize_by_panels(at::Tensor& matrix) {
   return true;
 }
 
+/// Or with what ATen has for a device.
 bool factorize_with_lapack(at::Tensor& matrix) {
   // Column-major, the upper triangle is the lower one, which is LAPACK's layout, so nothing is copied.
-  at::Tensor lower = matrix.t(), info = at::empty({}, at::kInt);
+  at::Tensor lower = matrix.t(), info = at::empty({}, matrix.options().dtype(at::kInt));
   at::linalg_cholesky_ex_out(lower, info, lower);
   return info.item<int>() == 0;
 }
@@ -78,7 +79,7 @@ bool factorize_with_lapack(at::Tensor& matrix) {
 }  // namespace
 
 bool factorize_upper(at::Tensor& matrix) {
-  const bool by_panels = matrix.scalar_type() == at::kFloat && goes_by_panels(matrix.size(0));
+  const bool by_panels = matrix.is_cpu() && matrix.scalar_type() == at::kFloat && goes_by_panels(matrix.size(0));
   if (!(by_panels ? factorize_by_panels(matrix) : factorize_with_lapack(matrix))) return false;
   return matrix.diagonal().isfinite().all().item<bool>();
 }

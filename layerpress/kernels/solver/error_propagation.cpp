@@ -34,14 +34,8 @@ at::Tensor factorized(const at::Tensor& gram, double damping) {
   at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
   damp(matrix, damping);
   const at::Tensor diagonal = matrix.diagonal().clone();
+  if (!factorize_upper(matrix)) return {};
   at::Tensor lower = matrix.t();
-  if (gram.is_cpu()) {
-    if (!factorize_upper(matrix)) return {};
-  } else {
-    at::Tensor info = at::empty({}, gram.options().dtype(at::kInt));
-    at::linalg_cholesky_ex_out(lower, info, lower);
-    if (info.item<int>() != 0) return {};
-  }
   const double rounding = 4 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(gram.size(0)));
   const bool clear = lower.diagonal().square().gt(diagonal * rounding).all().item<bool>();  // false for NaN, too
   return clear ? lower : at::Tensor();

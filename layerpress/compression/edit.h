@@ -32,6 +32,8 @@ class Edit {
   virtual kernels::SparsePattern pattern() const { return {}; }
   /// Whether the zeros that a weight has already say where it stays zero. Nothing may then fill them before.
   virtual bool reads_zeros() const { return false; }
+  /// As Quantizer::wants_original.
+  virtual bool wants_original() const { return false; }
   /// The statistics that it wants of a value which edited linears read.
   virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
   /// As Quantizer::row_step.
@@ -59,6 +61,9 @@ class EditingModifier : public Modifier {
   /// The edits of the linears that it edits, by module name; linears with one edit share the object. `modules`: those of the model,
   /// in order. Throws RecipeError naming the module for what it cannot edit.
   virtual std::map<std::string, EditPtr> edits_of(const std::vector<ModelModule>& modules) const = 0;
+  /// Whether weights become zero, and whether those that do not may change, too.
+  virtual bool prunes() const { return true; }
+  virtual bool moves() const { return false; }
 };
 
 }  // namespace layerpress::compression

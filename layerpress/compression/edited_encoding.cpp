@@ -56,6 +56,11 @@ bool EditedEncoding::needs_data() const {
   return (encoding_ != nullptr && encoding_->needs_data()) || !statistics_wanted({}).empty();
 }
 
+bool EditedEncoding::wants_original() const {
+  return (encoding_ != nullptr && encoding_->wants_original()) ||
+         std::any_of(edits_.begin(), edits_.end(), [](const EditPtr& edit) { return edit->wants_original(); });
+}
+
 const quant::QuantizationScheme* EditedEncoding::scheme_for(const quant::ModuleName& module) const {
   return encoding_ == nullptr ? &quant::dense_scheme() : encoding_->scheme_for(module);
 }

@@ -20,7 +20,7 @@ class EditedEncoding final : public Quantizer {
   bool needs_data() const override;
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const override;
-  bool wants_original() const override { return encoding_ != nullptr && encoding_->wants_original(); }
+  bool wants_original() const override;
   std::optional<double> value_to_share(const LinearWeight& linear, const Statistics* statistics) const override;
   RangeStatisticPtr input_range(const quant::QuantizationScheme& scheme) const override;
   /// Rows are compressed independently only if that holds for all edits, and weights stay dense: an encoding may look at other rows of

@@ -8,6 +8,7 @@
 #include "layerpress/modifier/pruning/sparsegpt.h"
 #include "layerpress/modifier/pruning/wanda.h"
 #include "layerpress/modifier/quantizing/autoround.h"
+#include "layerpress/modifier/quantizing/dense_propagation.h"
 #include "layerpress/modifier/quantizing/gptq.h"
 #include "layerpress/modifier/quantizing/quantization.h"
 #include "layerpress/modifier/rewrites/awq.h"
@@ -49,6 +50,7 @@ const std::vector<Kind>& kinds() {
       autoround_modifier(),
       awq_modifier(),
       constant_pruning_modifier(),
+      error_propagation_modifier(),
       gptq_modifier(),
       logarithmic_equalization_modifier(),
       magnitude_pruning_modifier(),

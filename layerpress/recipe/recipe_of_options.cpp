@@ -1,5 +1,6 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -79,16 +80,26 @@ std::vector<quant::QuantizationScheme> schemes_of(const OrderedJson& arguments) 
   return found;
 }
 
+/// Whether a recipe's entry leaves the head dense. An imported model's head has this name, too.
+bool ignores_head(const OrderedJson& arguments) {
+  if (!arguments.is_object() || !arguments.contains("ignore")) return false;
+  const OrderedJson& ignored = arguments["ignore"];
+  return ignored == "lm_head" ||
+         (ignored.is_array() && std::find(ignored.begin(), ignored.end(), OrderedJson("lm_head")) != ignored.end());
+}
+
 /// What --quality max begins with, as it was measured (docs/quality.md): rotations of the whole residual stream; with MXFP4 inside of the
 /// blocks that share a scale; with NVFP4 none, because its small groups profit from having outliers in few of them. Where inputs
 /// have 4 bits, too, outliers of channels do most of the damage: smoothing, and rotations of the values' heads, which it does not reach.
+/// A head that rotations untie, and that stays dense, makes up for a part of the error before it.
 std::vector<ModifierEntry> preparations(const Recipe& recipe) {
   const auto entry = [](const char* type, const OrderedJson& arguments) {
     return ModifierEntry{type, arguments, fmt::format("{} of --quality max (--quality best does without it)", type)};
   };
   OrderedJson rotation = OrderedJson::object();
-  bool is_small = false;
-  for (const ModifierEntry& modifier : recipe.modifiers)
+  bool is_small = false, keeps_head = false;
+  for (const ModifierEntry& modifier : recipe.modifiers) {
+    keeps_head = keeps_head || ignores_head(modifier.arguments);
     for (const quant::QuantizationScheme& scheme : schemes_of(modifier.arguments)) {
       if (!scheme.weights || !scheme.weights->is_float(4)) continue;
       const bool small = scheme.weights->strategy == quant::Strategy::kTensorGroup;
@@ -98,8 +109,11 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
       is_small = is_small || small;
       if (scheme.weights->group_size) rotation["transform_block_size"] = *scheme.weights->group_size;
     }
+  }
   if (is_small) return {};
-  return {entry("SpinQuantModifier", rotation)};
+  std::vector<ModifierEntry> first = {entry("SpinQuantModifier", rotation)};
+  if (keeps_head) first.push_back(entry("ErrorPropagationModifier", OrderedJson::object()));
+  return first;
 }
 
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.

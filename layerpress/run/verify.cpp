@@ -119,8 +119,8 @@ void add_edits(const compression::EditingModifier& modifier, const model::Traced
     if (edits.contains(traced.graph.module_name(node)))
       if (const auto matrix = graph::weight_matrix(node.operation)) {
         verification::Change& change = changes.tensors[matrix->weight];
-        change.prunes = true;
-        change.moves |= modifier.type() == "SparseGPTModifier";
+        change.prunes |= modifier.prunes();
+        change.moves |= modifier.moves();
       }
 }
 

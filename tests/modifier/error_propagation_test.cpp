@@ -124,6 +124,50 @@ TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
             "round-to-nearest (factorization failed), no error propagation (factorization failed)");
 }
 
+/// ErrorPropagationModifier's edit of one weight.
+at::Tensor moved(const at::Tensor& weight, const compression::Statistics& statistics, const OrderedJson& arguments) {
+  const auto edited = test::make_edited("ErrorPropagationModifier", arguments, kColumns, nullptr);
+  PhaseTimes times;
+  return edited->compress({{"m", weight, &quant::dense_scheme(), at::kFloat}}, &statistics, times).at(0).weight.codes;
+}
+
+TEST(DensePropagation, IsTheLeastSquaresSolution) {
+  at::manual_seed(75);
+  const Inputs inputs = random_inputs(4000);
+  const at::Tensor weight = at::randn({2500, kColumns});
+  const at::Tensor x = inputs.compressed.to(at::kDouble), original = inputs.original.to(at::kDouble);
+  at::Tensor gram = x.t().mm(x);
+  gram.diagonal().add_(0.25 * gram.diagonal().mean());
+  const at::Tensor w = weight.to(at::kDouble);
+  const at::Tensor expected = w + 0.75 * at::linalg_solve(gram, w.mm((original - x).t().mm(x)), /*left=*/false);
+  const at::Tensor found =
+      moved(weight, inputs.statistics, {{"targets", "Linear"}, {"strength", 0.75}, {"damping", 0.25}});
+  EXPECT_LT((found.to(at::kDouble) - expected).norm().item<double>(), 1e-4 * (expected - w).norm().item<double>());
+  const at::Tensor wanted = inputs.original.mm(weight.t());
+  const auto error = [&](const at::Tensor& own) {
+    return (inputs.compressed.mm(own.t()) - wanted).norm().item<double>();
+  };
+  EXPECT_LT(error(moved(weight, inputs.statistics, {{"targets", "Linear"}})), 0.8 * error(weight));
+}
+
+TEST(DensePropagation, KeepsTheDtypeAndWhatNothingWasCompressedBefore) {
+  at::manual_seed(76);
+  const Inputs inputs = random_inputs(1000);
+  const at::Tensor weight = at::randn({40, kColumns}).to(at::kBFloat16);
+  EXPECT_EQ(moved(weight, inputs.statistics, {{"targets", "Linear"}}).scalar_type(), at::kBFloat16);
+  EXPECT_FALSE(at::equal(moved(weight, inputs.statistics, {{"targets", "Linear"}}), weight));
+  compression::Statistics none = inputs.statistics;
+  none.figures.erase("cross");
+  EXPECT_TRUE(at::equal(moved(weight, none, {{"targets", "Linear"}}), weight));
+}
+
+TEST(DensePropagation, RefusesWhatItCannotMean) {
+  for (const OrderedJson& wrong :
+       {OrderedJson{{"strength", 3}}, OrderedJson{{"damping", -1}}, OrderedJson{{"residual", "a"}},
+        OrderedJson{{"scheme", "W4A16"}}, OrderedJson{{"targets", 5}}})
+    EXPECT_THROW((void)make_modifier("ErrorPropagationModifier", wrong, "test"), RecipeError) << wrong.dump();
+}
+
 /// Ranks divide the rows of a group; they say of how many rows it is.
 TEST(ErrorPropagation, DoesNotDependOnTheDivisionOfRows) {
   at::manual_seed(74);

@@ -51,10 +51,14 @@ TEST(Quality, FillsInWhatOptionsLeaveOpen) {
 
 TEST(Quality, MaxRotatesFirst) {
   const Recipe recipe = recipe_of(with("max"));
-  ASSERT_EQ(recipe.modifiers.size(), 2u);
+  ASSERT_EQ(recipe.modifiers.size(), 3u);
   EXPECT_EQ(recipe.modifiers[0].type, "SpinQuantModifier");
-  EXPECT_EQ(recipe.modifiers[1].type, "GPTQModifier");
-  EXPECT_EQ(Json(recipe.modifiers[1].arguments), arguments_of(with("best")));
+  EXPECT_EQ(recipe.modifiers[1].type, "ErrorPropagationModifier");
+  EXPECT_EQ(recipe.modifiers[2].type, "GPTQModifier");
+  EXPECT_EQ(Json(recipe.modifiers[2].arguments), arguments_of(with("best")));
+  OneshotOptions whole = with("max");
+  whole.ignore = {};  // the head is compressed
+  EXPECT_EQ(recipe_of(whole).modifiers.size(), 2u);
   EXPECT_TRUE(says(usage_error(with("max", "rtn")), "--quality max"));
   EXPECT_EQ(recipe.modifiers[0].arguments.dump(), "{}");
 }

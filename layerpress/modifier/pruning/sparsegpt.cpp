@@ -121,6 +121,7 @@ class SparseGptModifier : public PruningModifier {
   }
 
   std::string type() const override { return "SparseGPTModifier"; }
+  bool moves() const override { return true; }
 
  protected:
   compression::EditPtr make_edit(const kernels::SparsePattern& pattern) const override {

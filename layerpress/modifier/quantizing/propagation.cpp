@@ -29,6 +29,7 @@ class PropagationEdit : public compression::Edit {
     if (!facts.differs) return {};
     return {std::make_shared<compression::GramStatistic>(), difference_wanted(facts, options_)};
   }
+  bool wants_original() const override { return true; }
   std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {

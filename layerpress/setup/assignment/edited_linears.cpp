@@ -71,6 +71,12 @@ std::vector<EditPtr> in_order(const LinearEdits& linear, const compression::Quan
   return edits;
 }
 
+/// An encoding that moves weights towards the original model's outputs does so by itself.
+void leave_to_encoding(const compression::Quantizer* encoding, std::vector<EditPtr>& edits) {
+  if (encoding != nullptr && encoding->wants_original())
+    std::erase_if(edits, [](const EditPtr& edit) { return edit->wants_original(); });
+}
+
 /// Weights that the source holds in stacked or fused tensors.
 std::set<std::string> held_together(const OpenedModel& model) {
   std::set<std::string> names;
@@ -120,7 +126,7 @@ compression::Assignment assignment_of(const OpenedModel& model, const std::strin
 
 void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
-  const std::map<std::string, LinearEdits> edits = edits_of(model, modifiers, assignments);
+  std::map<std::string, LinearEdits> edits = edits_of(model, modifiers, assignments);
   const std::set<std::string> together = held_together(model);
   std::map<std::pair<std::vector<EditPtr>, const compression::Quantizer*>, const compression::EditedEncoding*> known;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
@@ -134,6 +140,8 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
       assigned = assignments.linears.emplace(n, assignment_of(model, weight, quant::dense_scheme())).first;
     }
     compression::Assignment& assignment = assigned->second;
+    leave_to_encoding(assignment.encoding, found->second.edits);
+    if (found->second.edits.empty()) continue;
     const compression::EditedEncoding*& both = known[{found->second.edits, assignment.encoding}];
     if (both == nullptr) {
       assignments.edited.push_back(std::make_shared<compression::EditedEncoding>(

@@ -212,7 +212,10 @@ class Opening {
   }
 
   std::uint16_t said_of_parts(const char* key) const {
-    const auto* value = gguf::find_value<std::uint16_t>(pieces_.back().header.metadata, key);
+    const gguf::Metadata& metadata = pieces_.back().header.metadata;
+    const auto* value = gguf::find_value<std::uint16_t>(metadata, key);
+    if (value == nullptr && gguf::has_key(metadata, key))
+      refuse(pieces_.back(), std::string(key) + " is no u16, which readers insist on; fetch it again");
     return value == nullptr ? std::uint16_t{0} : *value;
   }
 

@@ -97,6 +97,8 @@ def llama(tmp_path, **changes):
     ({"llama.rope.dimension_count": ["u32", 8]}, ["llama.rope.dimension_count"]),
     ({"llama.attention.clamp_kqv": ["f32", 8.0]}, ["llama.attention.clamp_kqv", "8.0"]),
     ({"llama.rope.scaling.type": ["string", "longrope"]}, ["longrope"]),
+    ({"llama.rope.scaling.type": ["string", "ntk"]}, ["rope.scaling.type", '"ntk"']),
+    ({"split.count": ["u32", 2]}, ["split.count", "u16"]),
     ({"split.count": ["u16", 2]}, ["-00001-of-00002.gguf"]),
     ({"split.count": ["u16", 2], "split.no": ["u16", 1]}, ["name the first one"]),
     ({"general.type": ["string", "imatrix"]}, ["imatrix"]),

@@ -8,6 +8,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/json.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -218,6 +219,21 @@ TEST_F(Tokenizer, RefusesDamagedSentencePieceFiles) {
   }
   write("tokenizer.model", whole);
   EXPECT_NE(refusal(3).find("has id 3"), std::string::npos);
+}
+
+TEST_F(Tokenizer, IsReadFromTheTypesThatReadersInsistOn) {
+  write("tokenizer.json", byte_level());
+  write("config.json", Json{{"bos_token_id", 1}});
+  Metadata metadata = read();
+  EXPECT_TRUE(tokenizer_files(metadata).contains("tokenizer.json"));
+  for (auto& [key, value] : metadata)
+    if (key == "tokenizer.ggml.bos_token_id") value = std::int32_t{1};
+  try {
+    (void)tokenizer_files(metadata);
+    ADD_FAILURE() << "no error";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("bos_token_id is no u32"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

@@ -107,6 +107,11 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim) {
   } else if (file.has_tensor("rope_factors_long.weight")) {
     config.state("rope_scaling", longrope_scaling(file));
   } else if (kind.is_string() && kind != "none") {
+    if (kind != "linear" && kind != "yarn")
+      throw CheckpointError(
+          "[gguf.config] rope.scaling.type is {}; it must be none, linear or yarn, or longrope with the tensors "
+          "rope_factors_long.weight and rope_factors_short.weight",
+          kind.dump().substr(0, 40));
     config.state("rope_scaling", keyed_scaling(file, kind.get<std::string>()));
   }
 }

@@ -29,4 +29,11 @@ const T* find_value(const Metadata& metadata, const std::string& key) {
   return nullptr;
 }
 
+/// Whether the key is there, with a value of any type.
+inline bool has_key(const Metadata& metadata, const std::string& key) {
+  for (const auto& [name, value] : metadata)
+    if (name == key) return true;
+  return false;
+}
+
 }  // namespace layerpress::gguf

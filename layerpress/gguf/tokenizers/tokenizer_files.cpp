@@ -178,7 +178,10 @@ Json byte_fallback(const Metadata& metadata, const Tokens& tokens) {
 
 /// The token of a role, such as "bos"; nothing if there is none.
 std::optional<std::string> token_of_role(const Metadata& metadata, const Tokens& tokens, const std::string& role) {
-  const auto* id = find_value<std::uint32_t>(metadata, "tokenizer.ggml." + role + "_token_id");
+  const std::string key = "tokenizer.ggml." + role + "_token_id";
+  const auto* id = find_value<std::uint32_t>(metadata, key);
+  if (id == nullptr && has_key(metadata, key))
+    throw CheckpointError("[gguf.tokenizer] {} is no u32, which readers insist on; fetch the file again", key);
   if (id == nullptr || *id >= tokens.texts.size()) return std::nullopt;
   return tokens.texts[*id];
 }

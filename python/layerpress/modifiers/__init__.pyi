@@ -85,6 +85,29 @@ class ConstantPruningModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
+class ErrorPropagationModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] = ...,
+        ignore: str | list[str] = ...,
+        strength: float = ...,
+        damping: float = ...,
+        residual: float = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class GPTQModifier(Modifier):
     def __init__(
         self,

@@ -7,6 +7,7 @@ import torch
 from support import planned_runs, program, tiny_models
 from support.planned_runs import MIB, Measured, plan
 from support.random_kills import Undisturbed, resume_and_compare, survive_kills
+from support.selection import nightly_but
 from support.watched_runs import WatchedRun, finished_subgraphs, killed
 from test_memory_plan import check, smallest_budget
 
@@ -90,7 +91,7 @@ def test_plan_against_reality(mode, large, results):
     assert planned_linear < 0.75 * planned and measured_linear < 0.75 * measured
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", nightly_but(MODES, "all tokens"))
 def test_smallest_budget(mode, large, results):
     """The budget that the refusal names is enough."""
     arguments = [*data(large), *MODES[mode]]

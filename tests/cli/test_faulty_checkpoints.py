@@ -195,7 +195,7 @@ def test_unknown_architecture(broken, refused, rounding):
 
 @pytest.mark.parametrize("names, fragments", [
     ({"architectures": None, "model_type": "lama"}, ["model_type 'lama'", "nearest: llama"]),
-    ({"architectures": [], "model_type": "qwen3_vl"}, ["model_type 'qwen3_vl'", "supported: llama"]),
+    pytest.param({"architectures": [], "model_type": "qwen3_vl"}, ["model_type 'qwen3_vl'", "supported: llama"], marks=pytest.mark.nightly),
     ({"architectures": None, "model_type": "LLAMA"}, ["model_type 'LLAMA'", "nearest: llama"]),
     ({"architectures": ["llamaforcausallm"]}, ["'llamaforcausallm'", "nearest: LlamaForCausalLM"]),
     ({"architectures": ["Qwen3MoEForCausalLM"]}, ["'Qwen3MoEForCausalLM'", "nearest: Qwen3MoeForCausalLM"]),

@@ -10,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from support import any_model, program, ranked_runs, tiny_models
+from support.selection import nightly_but
 from support.watched_runs import WatchedRun, killed, unfinished
 
 LAYERS = ["mamba", "attention", "moe", "moe"]
@@ -123,7 +124,7 @@ def exporting(tmp_path, monkeypatch):
     return marker
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", nightly_but([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_stopped_while_the_graph_is_exported(what, hybrid, exporting, tmp_path):
     """The helper ends with the program, and nothing is left behind, not even half a graph in the cache."""
     run = WatchedRun(hybrid.folder, tmp_path / "out", *EXPORT, *hybrid.data)

@@ -60,10 +60,12 @@ RECIPES = {"smoothing": SMOOTHING, "smoothing before GPTQ": {**SMOOTHING, **W8A8
            "smoothing of more than GPTQ compresses": {**SMOOTHING, **SOME_W8A8},
            "smoothing before static inputs": {**SMOOTHING, **STATIC},
            "trials before GPTQ": {"AWQModifier": {"n_grid": 4}, **W8A8},
-           "rotations": {"SpinQuantModifier": {}}, "rotations before GPTQ": {"SpinQuantModifier": {}, **W8A8}}
+           "rotations": {"SpinQuantModifier": {}}, "rotations before GPTQ": {"SpinQuantModifier": {}, **W8A8},
+           "moved weights and head": {"SpinQuantModifier": {}, "ErrorPropagationModifier": {},
+                                      "GPTQModifier": {**W8A8["GPTQModifier"], "error_propagation": True}}}
 
 
-@pytest.mark.parametrize("name", nightly_but(RECIPES, "rotations before GPTQ"))
+@pytest.mark.parametrize("name", nightly_but(RECIPES, "moved weights and head"))
 def test_kills_with_recipes(name, deep, results):
     recipe = results.with_name("recipe.json")
     recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": RECIPES[name]}}))

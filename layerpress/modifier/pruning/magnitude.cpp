@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "layerpress/modifier/pruning/pruning.h"
 
@@ -92,39 +91,11 @@ class ConstantZeros : public MagnitudeEdit {
   at::Tensor threshold(const at::Tensor& magnitudes) const override { return at::full({}, 1e-8, magnitudes.options()); }
 };
 
-/// An entry of a recipe that has one edit for all of its targets.
-class OneEdit : public compression::EditingModifier {
+class MagnitudePruningModifier : public TargetedEdit {
  public:
-  OneEdit(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& known) {
-    plain_ = Json(arguments);
-    without_effect_ = check_arguments(plain_, where, known);
-    if (!json_has(plain_, "targets"))
-      throw RecipeError("[recipe.modifier] {}: targets is missing; name modules, such as Linear", where);
-    targets_.emplace(names_in(plain_["targets"], where + ".targets"), where + ".targets");
-  }
-
-  std::string type() const override { return edit_->type(); }
   bool needs_data() const override { return false; }
-
-  std::map<std::string, compression::EditPtr> edits_of(
-      const std::vector<compression::ModelModule>& modules) const override {
-    std::map<std::string, compression::EditPtr> edits;
-    for (const auto& [linear, place] : targeted_linears(modules, *targets_, nullptr).linears) edits[linear] = edit_;
-    return edits;
-  }
-
- protected:
-  Json plain_;
-  compression::EditPtr edit_;
-
- private:
-  std::optional<quant::TargetList> targets_;
-};
-
-class MagnitudePruningModifier : public OneEdit {
- public:
   MagnitudePruningModifier(const OrderedJson& arguments, const std::string& where)
-      : OneEdit(arguments, where, kMagnitudeArguments) {
+      : TargetedEdit(arguments, where, kMagnitudeArguments) {
     if (json_get_or<bool>(plain_, "apply_globally", where, false))
       throw RecipeError(
           "[recipe.modifier] {}: apply_globally is not implemented: each weight is pruned by itself; leave it out",
@@ -149,10 +120,11 @@ class MagnitudePruningModifier : public OneEdit {
   }
 };
 
-class ConstantPruningModifier : public OneEdit {
+class ConstantPruningModifier : public TargetedEdit {
  public:
+  bool needs_data() const override { return false; }
   ConstantPruningModifier(const OrderedJson& arguments, const std::string& where)
-      : OneEdit(arguments, where, kConstantPruningArguments) {
+      : TargetedEdit(arguments, where, kConstantPruningArguments) {
     edit_ = std::make_shared<ConstantZeros>();
   }
 };

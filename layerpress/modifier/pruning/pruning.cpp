@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "layerpress/base/text.h"
-#include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -97,8 +96,7 @@ PruningModifier::PruningModifier(const OrderedJson& arguments, const std::string
   read_profile(plain);
   const Json targets = json_has(plain, "targets") ? plain["targets"] : Json("Linear");
   targets_.emplace(names_in(targets, where + ".targets"), where + ".targets");
-  if (json_has(plain, "ignore") && plain["ignore"] != Json::array())
-    ignore_.emplace(names_in(plain["ignore"], where + ".ignore"), where + ".ignore");
+  ignore_ = target_list(plain, "ignore", where);
 }
 
 void PruningModifier::read_structure(const Json& arguments) {
@@ -168,26 +166,9 @@ double PruningModifier::sparsity_of(const std::string& module, double otherwise)
   }
 }
 
-TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
-                                 const quant::TargetList* ignore) {
-  std::map<std::string, std::size_t> places;  // of targets
-  for (const compression::ModelModule& module : modules)
-    if (targets.matches(module.name)) places.emplace(module.name.name, places.size());
-  TargetedLinears found{places.size(), {}};
-  for (const compression::ModelModule& module : modules) {
-    if (!module.is_linear || (ignore != nullptr && ignore->matches(module.name))) continue;
-    for (std::string around = module.name.name;; around = parent_name(around)) {
-      const auto place = places.find(around);
-      if (place != places.end()) found.linears[module.name.name] = place->second;
-      if (place != places.end() || around.find('.') == std::string::npos) break;
-    }
-  }
-  return found;
-}
-
 std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     const std::vector<compression::ModelModule>& modules) const {
-  const auto [targets, linears] = targeted_linears(modules, *targets_, ignore_ ? &*ignore_ : nullptr);
+  const auto [targets, linears] = targeted_linears(modules, *targets_, ignore_);
   if (!one_for_all_ && targets != sparsities_.size())
     throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {} modules", where_,
                       sparsities_.size(), targets);
@@ -217,10 +198,6 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
 std::string PruningEdit::describe() const {
   if (pattern_.group > 0) return fmt::format("{}:{} sparse", pattern_.pruned, pattern_.group);
   return fmt::format("{:.6g} % sparse", 100 * pattern_.sparsity);
-}
-
-std::uint64_t edited_bytes(const compression::LinearShape& linear) {
-  return quant::quantized_bytes(quant::dense_scheme(), linear.rows, linear.columns, linear.dtype);
 }
 
 }  // namespace layerpress::modifier

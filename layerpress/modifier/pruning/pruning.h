@@ -8,7 +8,7 @@
 
 #include "layerpress/compression/edit.h"
 #include "layerpress/kernels/solver/sparsify.h"
-#include "layerpress/modifier/arguments/argument.h"
+#include "layerpress/modifier/arguments/targeted_edit.h"
 #include "layerpress/quant/targets/matching.h"
 
 namespace layerpress::modifier {
@@ -32,17 +32,6 @@ std::optional<OutlierProfile> outlier_profile(const Json& arguments, const std::
 /// not from 0 to below 1.
 std::vector<double> sparsities_of(const OutlierProfile& profile, const std::vector<double>& shares,
                                   const std::string& where);
-
-/// The linears that targets reach.
-struct TargetedLinears {
-  std::size_t targets = 0;  ///< modules that the targets match
-  std::map<std::string, std::size_t>
-      linears;  ///< for each linear, the place of its target among them; the innermost counts
-};
-
-/// A module around linears means all of them. `ignore`: null or what stays as it is.
-TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
-                                 const quant::TargetList* ignore);
 
 /// What modifiers share that prune by the inputs of weights, with LLM Compressor's arguments and defaults: sparsity (a number, or one for each module
 /// that is a target), mask_structure ("0:0": anywhere; "n:m": n of m consecutive weights of a row become zero, whatever the sparsity),
@@ -95,8 +84,5 @@ class PruningEdit : public compression::Edit {
  protected:
   const kernels::SparsePattern pattern_;
 };
-
-/// Bytes of a linear's edited weight.
-std::uint64_t edited_bytes(const compression::LinearShape& linear);
 
 }  // namespace layerpress::modifier

@@ -3,10 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "layerpress/compression/statistics/gram_statistic.h"
-#include "layerpress/modifier/pruning/pruning.h"
+#include "layerpress/modifier/arguments/targeted_edit.h"
 #include "layerpress/modifier/quantizing/propagation.h"
 
 namespace layerpress::modifier {
@@ -99,38 +98,20 @@ class DensePropagationEdit : public compression::Edit {
   bool has_damping_;
 };
 
-class ErrorPropagationModifier : public compression::EditingModifier {
+class ErrorPropagationModifier : public TargetedEdit {
  public:
-  ErrorPropagationModifier(const OrderedJson& arguments, const std::string& where) {
-    const Json plain(arguments);
-    without_effect_ = check_arguments(plain, where, propagation_arguments());
+  ErrorPropagationModifier(const OrderedJson& arguments, const std::string& where)
+      : TargetedEdit(arguments, where, propagation_arguments(), "lm_head") {
     Json options = {{"strength", 1}};
     for (const char* key : {"strength", "damping", "residual"})
-      if (plain.contains(key)) options[key] = plain[key];
+      if (plain_.contains(key)) options[key] = plain_[key];
     edit_ = std::make_shared<DensePropagationEdit>(*parse_error_propagation({{"error_propagation", options}}, where),
                                                    options.contains("damping"));
-    const Json targets = json_has(plain, "targets") ? plain["targets"] : Json("lm_head");
-    targets_.emplace(names_in(targets, where + ".targets"), where + ".targets");
-    if (json_has(plain, "ignore") && plain["ignore"] != Json::array())
-      ignore_.emplace(names_in(plain["ignore"], where + ".ignore"), where + ".ignore");
   }
 
-  std::string type() const override { return edit_->type(); }
   bool needs_data() const override { return true; }
   bool prunes() const override { return false; }
   bool moves() const override { return true; }
-
-  std::map<std::string, compression::EditPtr> edits_of(
-      const std::vector<compression::ModelModule>& modules) const override {
-    std::map<std::string, compression::EditPtr> edits;
-    const quant::TargetList* ignore = ignore_ ? &*ignore_ : nullptr;
-    for (const auto& [linear, place] : targeted_linears(modules, *targets_, ignore).linears) edits[linear] = edit_;
-    return edits;
-  }
-
- private:
-  compression::EditPtr edit_;
-  std::optional<quant::TargetList> targets_, ignore_;
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 import json
 
 from safetensors.torch import load_file
-
 from support import program, tiny_models
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
@@ -10,8 +9,8 @@ WEIGHTS = ["--scheme", "W4A16", "--group-size", "32"]
 
 
 def recipe(path):
-    path.write_text("quant_stage:\n  quant_modifiers:\n    SpinQuantModifier: {}\n    ErrorPropagationModifier: {}\n    GPTQModifier:\n      ignore: [lm_head]\n"
-                    "      config_groups:\n        group_0:\n          targets: [Linear]\n"
+    path.write_text("quant_stage:\n  quant_modifiers:\n    SpinQuantModifier: {}\n    ErrorPropagationModifier: {}\n"
+                    "    GPTQModifier:\n      ignore: [lm_head]\n      config_groups:\n        group_0:\n          targets: [Linear]\n"
                     "          weights: {num_bits: 4, strategy: group, group_size: 32}\n")
     return path
 

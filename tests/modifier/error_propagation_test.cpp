@@ -125,10 +125,15 @@ TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
 }
 
 /// ErrorPropagationModifier's edit of one weight.
-at::Tensor moved(const at::Tensor& weight, const compression::Statistics& statistics, const OrderedJson& arguments) {
+compression::CompressedModule moved_module(const at::Tensor& weight, const compression::Statistics& statistics,
+                                           const OrderedJson& arguments) {
   const auto edited = test::make_edited("ErrorPropagationModifier", arguments, kColumns, nullptr);
   PhaseTimes times;
-  return edited->compress({{"m", weight, &quant::dense_scheme(), at::kFloat}}, &statistics, times).at(0).weight.codes;
+  return edited->compress({{"m", weight, &quant::dense_scheme(), at::kFloat}}, &statistics, times).at(0);
+}
+
+at::Tensor moved(const at::Tensor& weight, const compression::Statistics& statistics, const OrderedJson& arguments) {
+  return moved_module(weight, statistics, arguments).weight.codes;
 }
 
 TEST(DensePropagation, IsTheLeastSquaresSolution) {
@@ -158,7 +163,9 @@ TEST(DensePropagation, KeepsTheDtypeAndWhatNothingWasCompressedBefore) {
   EXPECT_FALSE(at::equal(moved(weight, inputs.statistics, {{"targets", "Linear"}}), weight));
   compression::Statistics none = inputs.statistics;
   none.figures.erase("cross");
-  EXPECT_TRUE(at::equal(moved(weight, none, {{"targets", "Linear"}}), weight));
+  const compression::CompressedModule left = moved_module(weight, none, {{"targets", "Linear"}});
+  EXPECT_TRUE(at::equal(left.weight.codes, weight));
+  EXPECT_EQ(left.report.fallback, "not moved (nothing was compressed before it)");
 }
 
 TEST(DensePropagation, RefusesWhatItCannotMean) {

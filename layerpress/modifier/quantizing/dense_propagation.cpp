@@ -67,7 +67,9 @@ class DensePropagationEdit : public compression::Edit {
     for (const compression::LinearWeight& linear : linears) {
       results.push_back({.weight = moved(linear, propagation, times),
                          .keeps_zeros = linear.keeps_zeros,
-                         .fallback = propagation.fallback()});
+                         .fallback = propagation.moves() || !propagation.fallback().empty()
+                                         ? propagation.fallback()
+                                         : "not moved (nothing was compressed before it)"});
     }
     return results;
   }
@@ -105,8 +107,7 @@ class ErrorPropagationModifier : public TargetedEdit {
     Json options = {{"strength", 1}};
     for (const char* key : {"strength", "damping", "residual"})
       if (plain_.contains(key)) options[key] = plain_[key];
-    edit_ = std::make_shared<DensePropagationEdit>(*parse_error_propagation({{"error_propagation", options}}, where),
-                                                   options.contains("damping"));
+    edit_ = std::make_shared<DensePropagationEdit>(error_propagation_of(options, where), options.contains("damping"));
   }
 
   bool needs_data() const override { return true; }

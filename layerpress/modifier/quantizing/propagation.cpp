@@ -67,8 +67,12 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
   const std::string place = where + ".error_propagation";
   if (!found->is_object())
     throw RecipeError("[recipe.modifier] {} must be true, false or a mapping of strength, damping and residual", place);
+  return error_propagation_of(*found, place);
+}
+
+kernels::ErrorPropagation error_propagation_of(const Json& mapping, const std::string& place) {
   kernels::ErrorPropagation options;
-  for (const auto& [key, value] : found->items()) {
+  for (const auto& [key, value] : mapping.items()) {
     if (key == "strength")
       options.strength = number_up_to(2, value, key, place);
     else if (key == "damping")

@@ -26,6 +26,9 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
 /// strength (0 to 2), damping (not negative) and residual (0 to 2). Throws RecipeError naming `where` and the key.
 std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where);
 
+/// Parses such a mapping, which stands at `place`.
+kernels::ErrorPropagation error_propagation_of(const Json& mapping, const std::string& place);
+
 /// The statistic that compares a value with the original model's. If one linear reads the value and writes into the residual
 /// stream, and the stream's own error is to be corrected, it is that of the linear's outputs; otherwise that of the value.
 compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,

@@ -54,6 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
     parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
     parser.add_argument("--evaluation-samples", type=int, default=24, help="samples to evaluate on (default 24)")
+    parser.add_argument("--evaluation-dtype", default="auto", help="in which evaluations compute (default: the checkpoint's)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "quality", help="folder for all outputs")
     parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
     arguments = parser.parse_args()
@@ -95,7 +96,8 @@ def compress(model: Path, text: Text, mode: Mode, recipe: Path, arguments: argpa
 
 def evaluate(output: Path, model: Path, text: Text, arguments: argparse.Namespace, *options: str) -> dict:
     command = [str(PROGRAM), "eval", str(output), "--reference", str(model), "--dataset", str(text.evaluation), "--num-samples",
-               str(arguments.evaluation_samples), "--max-seq-length", str(arguments.max_seq_length), "--no-progress", *options]
+               str(arguments.evaluation_samples), "--max-seq-length", str(arguments.max_seq_length), "--no-progress", "--dtype",
+               arguments.evaluation_dtype, *options]
     return json.loads(run_measured(command, OFFLINE, arguments.work / "log.txt").output)
 
 

@@ -85,6 +85,9 @@ def test_error_propagation_comes_first(source, samples, results, tmp_path):
     for kept in (("ConstantPruningModifier", {"targets": ["re:.*_proj$"]}), keeping):
         program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, kept, gptq), "--dataset", samples,
                       fragments=[kept[0], "would fill them before"])
+        moving = ("ErrorPropagationModifier", {"targets": ["Linear"]})
+        program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, moving, kept), "--dataset", samples,
+                      fragments=[kept[0], "ErrorPropagationModifier would fill them before"])
 
 
 def test_some_linears_stay_dense(source, samples, results, tmp_path):

@@ -58,16 +58,18 @@ std::map<std::string, LinearEdits> edits_of(const OpenedModel& model, const Modi
 /// What the encoding does first stands before the edits, because it would fill the zeros that they make.
 std::vector<EditPtr> in_order(const LinearEdits& linear, const compression::Quantizer* encoding,
                               const std::string& module) {
+  std::vector<EditPtr> edits = linear.edits;
   const EditPtr first = encoding == nullptr ? nullptr : encoding->first_edit();
-  if (first == nullptr) return linear.edits;
-  for (const EditPtr& edit : linear.edits)
-    if (edit->reads_zeros())
+  if (first != nullptr) edits.insert(edits.begin(), first);
+  std::string fills;
+  for (const EditPtr& edit : edits) {
+    if (edit->wants_original()) fills = edit == first ? "the error_propagation of " + encoding->type() : edit->type();
+    if (edit->reads_zeros() && !fills.empty())
       throw RecipeError(
-          "[recipe.check] {}: {} keeps the zeros that it has, and the error_propagation of {} would fill them before; "
-          "leave error_propagation out (--quality best asks for it), or ignore it in one of them",
-          module, edit->type(), encoding->type());
-  std::vector<EditPtr> edits = {first};
-  edits.insert(edits.end(), linear.edits.begin(), linear.edits.end());
+          "[recipe.check] {}: {} keeps the zeros that it has, and {} would fill them before; leave that out (--quality "
+          "best asks for error_propagation), or ignore it in one of them",
+          module, edit->type(), fills);
+  }
   return edits;
 }
 

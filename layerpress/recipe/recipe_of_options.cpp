@@ -1,6 +1,5 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -10,6 +9,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/quant/targets/matching.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/standard_recipe.h"
 
@@ -80,12 +80,18 @@ std::vector<quant::QuantizationScheme> schemes_of(const OrderedJson& arguments) 
   return found;
 }
 
-/// Whether a recipe's entry leaves the head dense. An imported model's head has this name, too.
+/// Whether a recipe's entry leaves the head dense. An imported model's head has this name, too. The modifier reports errors.
 bool ignores_head(const OrderedJson& arguments) {
   if (!arguments.is_object() || !arguments.contains("ignore")) return false;
   const OrderedJson& ignored = arguments["ignore"];
-  return ignored == "lm_head" ||
-         (ignored.is_array() && std::find(ignored.begin(), ignored.end(), OrderedJson("lm_head")) != ignored.end());
+  std::vector<std::string> names;
+  for (const OrderedJson& name : ignored.is_array() ? ignored : OrderedJson::array({ignored}))
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  try {
+    return quant::TargetList(names, "quality").matches({"lm_head", {}});
+  } catch (const RecipeError&) {
+    return false;
+  }
 }
 
 /// What --quality max begins with, as it was measured (docs/quality.md): rotations of the whole residual stream; with MXFP4 inside of the

@@ -59,6 +59,10 @@ TEST(Quality, MaxRotatesFirst) {
   OneshotOptions whole = with("max");
   whole.ignore = {};  // the head is compressed
   EXPECT_EQ(recipe_of(whole).modifiers.size(), 2u);
+  whole.ignore = {"re:.*q_proj", "re:.*lm_head"};
+  EXPECT_EQ(recipe_of(whole).modifiers.size(), 3u);
+  whole.ignore = {"re:(lm_head"};
+  EXPECT_EQ(recipe_of(whole).modifiers.size(), 2u);  // GPTQModifier refuses the pattern
   EXPECT_TRUE(says(usage_error(with("max", "rtn")), "--quality max"));
   EXPECT_EQ(recipe.modifiers[0].arguments.dump(), "{}");
 }

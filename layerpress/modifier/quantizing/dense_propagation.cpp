@@ -63,14 +63,12 @@ class DensePropagationEdit : public compression::Edit {
     if (statistics == nullptr)
       throw InternalError("[modifier.error_propagation] no statistics for {}", linears.front().module);
     const Propagation propagation(linears, *statistics, options_for(*statistics, linears.front()), times);
+    std::string fallback = propagation.fallback();
+    if (!propagation.moves() && fallback.empty()) fallback = "not moved (nothing was compressed before it)";
     std::vector<compression::EditedWeight> results;
-    for (const compression::LinearWeight& linear : linears) {
-      results.push_back({.weight = moved(linear, propagation, times),
-                         .keeps_zeros = linear.keeps_zeros,
-                         .fallback = propagation.moves() || !propagation.fallback().empty()
-                                         ? propagation.fallback()
-                                         : "not moved (nothing was compressed before it)"});
-    }
+    for (const compression::LinearWeight& linear : linears)
+      results.push_back(
+          {.weight = moved(linear, propagation, times), .keeps_zeros = linear.keeps_zeros, .fallback = fallback});
     return results;
   }
 

@@ -200,12 +200,12 @@ struct OneshotSummary {
 /// uploads the complete output; IoError if that fails, which leaves the output in place.
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
-/// The plan of oneshot() with these options: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
-/// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name",
-/// "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes",
-/// "statistics_bytes", "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes",
-/// "written_bytes", "seconds"}]}. Without a dataset, every sample is assumed to have the maximum length. With `ranks`,
-/// the plan is this rank's. Throws like oneshot().
+/// The plan of oneshot() with these options: {"peak_bytes", "spare_bytes": of it, freed memory that stays at hand,
+/// "budget_bytes", "smallest_budget_bytes", "batch_tokens", "batches", "samples", "tokens", "estimated_seconds",
+/// "machine": {rates measured just now}, "subgraphs": [{"name", "mode", "weight_bytes", "onloaded_bytes",
+/// "activation_bytes", "activation_disk_bytes", "transient_bytes", "statistics_bytes", "workspace_bytes", "peak_bytes",
+/// "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes", "seconds"}]}. Without a dataset, every
+/// sample is assumed to have the maximum length. With `ranks`, the plan is this rank's. Throws like oneshot().
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// Chooses a scheme for every linear, as oneshot() does with target_bits or target_size, and compresses nothing: {"recipe": YAML for

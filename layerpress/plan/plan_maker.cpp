@@ -77,6 +77,13 @@ RunPlan PlanMaker::make(const Choice& choice) const {
   return plan;
 }
 
+void PlanMaker::add_spare(RunPlan& plan) const {
+  constexpr std::uint64_t kShare = 4;  // of the tensors' memory: few pages are new then
+  std::uint64_t& peak = plan.memory.peak.host;
+  plan.spare = std::min((peak - std::min(peak, baseline_)) / kShare, (run_.budget - std::min(run_.budget, peak)) / 2);
+  peak += plan.spare;
+}
+
 /// Weights that stay as they are are read and written, too: with the first subgraph that reads them, or at the end.
 void PlanMaker::add_copies(RunPlan& plan) const {
   const graph::Graph& graph = run_.model.traced.graph;

@@ -25,6 +25,8 @@ class PlanMaker {
   explicit PlanMaker(const PlanInput& input);
 
   RunPlan make(const Choice& choice) const;
+  /// Lets the run keep freed memory, as far as the budget goes, because new pages cost time.
+  void add_spare(RunPlan& plan) const;
   /// What may be chosen as Choice::keeps: all combinations for subgraphs of the usual shapes.
   std::vector<std::vector<bool>> patterns() const;
 

@@ -37,6 +37,7 @@ Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
           {"threads", setup.threads},
           {"source_quantization", setup.model.source_format.empty() ? Json() : Json(setup.model.source_format)},
           {"peak_bytes", plan.memory.peak.host},
+          {"spare_bytes", plan.spare},
           {"device_peak_bytes", plan.memory.peak.device},
           {"budget_bytes", setup.budget},
           {"smallest_budget_bytes", plan.smallest_budget},

@@ -55,6 +55,8 @@ class Planner {
     return best_again(frame, seconds, std::move(chosen));
   }
 
+  void add_spare(RunPlan& plan) const { maker_.add_spare(plan); }
+
   /// The plan with the least memory.
   RunPlan smallest(const Choice& frame) const {
     if (!is_sequential()) return maker_.make(frame);
@@ -237,6 +239,7 @@ RunPlan plan_run(const PlanInput& input) {
   const std::uint64_t needed = (least->memory.peak.host + kMebibyte - 1) / kMebibyte;
   if (!chosen) refuse(input, *least, needed);
   chosen->smallest_budget = needed * kMebibyte;
+  planner.add_spare(*chosen);
   return std::move(*chosen);
 }
 

@@ -18,6 +18,7 @@ struct RunPlan {
   std::uint64_t activation_limit = std::numeric_limits<std::uint64_t>::max();
   at::Device activation_home = at::kCPU;  ///< device of values between stages that are in memory
   MemoryPlan memory;
+  std::uint64_t spare = 0;            ///< part of the peak: freed memory that stays at hand for the next tensors
   std::uint64_t smallest_budget = 0;  ///< with the same options, in whole MiB
 };
 

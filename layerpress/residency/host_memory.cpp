@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <list>
 #include <map>
@@ -17,10 +18,35 @@
 namespace layerpress::residency {
 namespace {
 
-constexpr std::size_t kPooled = 256u << 10;   // smaller blocks are left to the C library
-constexpr std::size_t kHugePages = 4u << 20;  // larger ones ask for huge pages
+constexpr std::size_t kPooled = 256u << 10;  // smaller blocks are left to the C library
+constexpr std::size_t kHugePage = 2u << 20;
+constexpr std::size_t kLargeBlock = 2 * kHugePage;  // asks for huge pages
 constexpr std::uint64_t kKeptAtFirst = 64u << 20;
-constexpr std::uint64_t kBlocksBetweenLooks = 32;  // measuring the rest of the process takes about 20 microseconds
+constexpr std::uint64_t kBlocksBetweenLooks = 8;  // measuring the rest of the process takes about 20 microseconds
+
+/// Some pages of this process.
+struct Pages {
+  char* memory;
+  std::size_t length;
+};
+
+void unmap(const Pages& pages) {
+  if (pages.length > 0) ::munmap(pages.memory, pages.length);
+}
+
+/// New pages; those of a large block begin at a huge page.
+char* map_pages(std::size_t length) {
+  const std::size_t slack = length >= kLargeBlock ? kHugePage : 0;
+  void* const mapped = ::mmap(nullptr, length + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  char* const memory = static_cast<char*>(mapped);
+  if (slack == 0) return memory;
+  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(memory) % kHugePage) % kHugePage;
+  unmap({memory, before});
+  unmap({memory + before + length, slack - before});
+  (void)::madvise(memory + before, length, MADV_HUGEPAGE);
+  return memory + before;
+}
 
 class Pool {
  public:
@@ -28,29 +54,19 @@ class Pool {
     const std::size_t length = (size + 4095) / 4096 * 4096;
     {
       const std::lock_guard lock(mutex_);
-      if (++taken_ % kBlocksBetweenLooks == 0 && !beyond_use_) {
-        grown_bytes_ = growth();
-        shrink();
-      }
-      // A slightly larger block is suitable; a much larger one would hold memory that others need.
-      const auto found = kept_.lower_bound(length);
-      if (found != kept_.end() && found->first <= length + length / 8) {
-        void* block = found->second.memory;
-        used_bytes_ += found->first;
-        lengths_[block] = found->first;
-        forget(found);
-        return block;
-      }
+      look_at_others();
+      if (void* const kept = take_kept(length)) return kept;
       used_bytes_ += length;
       shrink();
     }
-    void* block = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) {
+    char* block = nullptr;
+    try {
+      block = map_pages(length);
+    } catch (const std::bad_alloc&) {
       const std::lock_guard lock(mutex_);
       used_bytes_ -= length;
-      throw std::bad_alloc();
+      throw;
     }
-    if (length >= kHugePages) (void)::madvise(block, length, MADV_HUGEPAGE);
     const std::lock_guard lock(mutex_);
     lengths_[block] = length;
     return block;
@@ -62,9 +78,7 @@ class Pool {
     const auto found = lengths_.find(block);
     if (found == lengths_.end()) return false;
     used_bytes_ -= found->second;
-    kept_bytes_ += found->second;
-    by_age_.push_back(kept_.emplace(found->second, Kept{block, {}}));
-    by_age_.back()->second.place = std::prev(by_age_.end());
+    keep({static_cast<char*>(block), found->second}, by_age_.end());
     lengths_.erase(found);
     shrink();
     return true;
@@ -90,19 +104,75 @@ class Pool {
   using ByLength = std::multimap<std::size_t, Kept>;
   using ByAge = std::list<ByLength::iterator>;
   struct Kept {
-    void* memory;
+    Pages pages;
     ByAge::iterator place;
   };
 
-  /// Returns kept blocks to the kernel until the limit holds, beginning with those unused for longest. Blocks that a
-  /// loop allocates and frees repeatedly stay.
-  void shrink() {
-    const std::uint64_t most = beyond_use_ ? used_bytes_ + limit_ : limit_ - std::min(limit_, grown_bytes_);
-    while (!kept_.empty() && used_bytes_ + kept_bytes_ > most) {
-      const auto oldest = by_age_.front();
-      ::munmap(oldest->second.memory, oldest->first);
-      forget(oldest);
+  /// Measures the rest of the process now and then.
+  void look_at_others() {
+    if (++taken_ % kBlocksBetweenLooks != 0 || beyond_use_) return;
+    grown_bytes_ = std::max(grown_bytes_, growth());  // pages that are not touched yet hide some of it
+    shrink();
+  }
+
+  /// A kept block of about the length, or null. If there is no room for new pages, it is the end of a longer one.
+  void* take_kept(std::size_t length) {
+    const auto found = kept_.lower_bound(length);
+    if (found != kept_.end() && found->first <= length + length / 8) {
+      const Pages pages = found->second.pages;
+      forget(found);
+      return use(pages);
     }
+    if (found == kept_.end() || used_bytes_ + kept_bytes_ + length <= most_bytes(length)) return nullptr;
+    return cut(length);
+  }
+
+  /// Takes the end of the block that has been unused for longest. Large blocks begin at a huge page.
+  void* cut(std::size_t length) {
+    for (const ByLength::iterator block : by_age_) {
+      const Pages pages = block->second.pages;
+      if (pages.length < length + kPooled) continue;
+      const std::size_t step = length >= kLargeBlock ? kHugePage : 1;
+      const std::size_t rest = (pages.length - length) / step * step;
+      if (rest < kPooled) continue;
+      const auto younger = std::next(block->second.place);
+      forget(block);
+      keep({pages.memory, rest}, younger);
+      return use({pages.memory + rest, pages.length - rest});
+    }
+    return nullptr;
+  }
+
+  void* use(const Pages& pages) {
+    used_bytes_ += pages.length;
+    lengths_[pages.memory] = pages.length;
+    return pages.memory;
+  }
+
+  /// The most bytes of used and kept blocks while so many more are used.
+  std::uint64_t most_bytes(std::uint64_t more) const {
+    return beyond_use_ ? used_bytes_ + more + limit_ : limit_ - std::min(limit_, grown_bytes_);
+  }
+
+  /// Returns as many kept pages to the kernel as exceed the limit, in whole huge pages, beginning with the blocks unused for longest.
+  /// Blocks that a loop allocates and frees repeatedly stay.
+  void shrink() {
+    const std::uint64_t most = most_bytes(0);
+    while (!kept_.empty() && used_bytes_ + kept_bytes_ > most) {
+      const Pages oldest = by_age_.front()->second.pages;
+      forget(by_age_.front());
+      const std::uint64_t wanted = used_bytes_ + kept_bytes_ + oldest.length - most;
+      const std::size_t gone = std::min(oldest.length, (wanted + kHugePage - 1) / kHugePage * kHugePage);
+      unmap({oldest.memory, gone});
+      if (gone < oldest.length) keep({oldest.memory + gone, oldest.length - gone}, by_age_.begin());
+    }
+  }
+
+  /// Keeps a block, as old as its place says.
+  void keep(const Pages& pages, ByAge::iterator before) {
+    const auto place = by_age_.insert(before, kept_.end());
+    *place = kept_.emplace(pages.length, Kept{pages, place});
+    kept_bytes_ += pages.length;
   }
 
   /// Removes a block from the kept ones.

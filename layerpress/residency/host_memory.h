@@ -7,7 +7,8 @@ namespace layerpress::residency {
 /// Allocates this process's CPU tensors during its lifetime. Large blocks come directly from the kernel and return to
 /// it, so that the process holds little more than its tensors need. Freed blocks are kept for the next tensor of about
 /// the same size, because new pages cost more than many operations on them, but only as long as all blocks together
-/// stay below the limit. One instance at a time; tensors may outlive it.
+/// stay below the limit. At the limit, tensors get parts of longer kept blocks. One instance at a time; tensors may
+/// outlive it.
 class HostMemory {
  public:
   HostMemory();

@@ -76,7 +76,7 @@ def check(planned, measured):
 def test_plan_against_reality(name, models, results):
     model, arguments = arguments_of(models, name)
     planned = plan(model, results / "out", *arguments)
-    assert planned["peak_bytes"] == max(subgraph["peak_bytes"] for subgraph in planned["subgraphs"])
+    assert planned["peak_bytes"] - planned["spare_bytes"] == max(subgraph["peak_bytes"] for subgraph in planned["subgraphs"])
     check(planned, Measured(model, results / "out", *arguments))
 
 
@@ -86,7 +86,8 @@ def test_quantized_source_needs_no_copy(models, results):
     plain, quantized = (plan(models(shape), results / "out", *planned_runs.data(models("broad").parent, 2, 256), *TWO_THREADS)
                         for shape in ("broad", "broad in fp8"))
     largest = 2 * planned_runs.SHAPES["broad"]["hidden_size"] * planned_runs.SHAPES["broad"]["intermediate_size"]
-    assert quantized["peak_bytes"] <= plain["peak_bytes"] + 1.1 * largest
+    needed = [each["peak_bytes"] - each["spare_bytes"] for each in (plain, quantized)]
+    assert needed[1] <= needed[0] + 1.1 * largest
     assert sum(each["read_bytes"] for each in quantized["subgraphs"]) < sum(each["read_bytes"] for each in plain["subgraphs"])
 
 

@@ -20,7 +20,7 @@ TEST(HostMemory, KeepsBlocksInsideTheLimitOnly) {
   EXPECT_EQ(memory.used_bytes(), used);
   EXPECT_GT(anonymous_bytes(), before + 40 * kMebi);  // kept for the next one
   {
-    const at::Tensor b = touched(40 * kMebi);  // too small for the kept block, which goes
+    const at::Tensor b = touched(40 * kMebi);  // cut from the kept block
     EXPECT_LT(anonymous_bytes(), before + 60 * kMebi);
   }
   memory.limit(0);
@@ -51,6 +51,17 @@ TEST(HostMemory, ReturnsWhatNobodyWantedForLongestFirst) {
   { const at::Tensor other = touched(24 * kMebi); }  // no room for all three
   const at::Tensor a = touched(16 * kMebi);
   EXPECT_EQ(a.data_ptr(), often);
+}
+
+/// Whether a block that nobody has written to begins with what an earlier one held; new pages are zero.
+bool begins_with_old_pages(std::int64_t bytes) { return at::empty({bytes}, at::kByte)[0].item<int>() == 1; }
+
+TEST(HostMemory, MakesBlocksOfFreedPages) {
+  HostMemory memory;
+  memory.limit(memory.used_bytes() + 64 * kMebi);
+  { const at::Tensor a = touched(48 * kMebi); }
+  EXPECT_FALSE(begins_with_old_pages(8 * kMebi));  // there is room for new ones
+  EXPECT_TRUE(begins_with_old_pages(20 * kMebi));  // cut from the kept block
 }
 
 TEST(HostMemory, TensorsOutliveIt) {

@@ -124,7 +124,8 @@ std::string request_text(const Json& plan) {
 
 std::string memory_text(const Json& plan) {
   std::string text =
-      fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
+      fmt::format("memory: peak {}, {} of it to spare, budget {}, smallest sufficient budget {}\n",
+                  bytes(plan, "peak_bytes"), bytes(plan, "spare_bytes"),
                   number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                   bytes(plan, "smallest_budget_bytes"));
   if (number(plan, "device_peak_bytes") > 0)

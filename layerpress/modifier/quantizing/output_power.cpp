@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "layerpress/kernels/products/gram.h"
+
 namespace layerpress::modifier {
 
 namespace {
@@ -14,14 +16,17 @@ constexpr std::int64_t kRowsOfPower = 256, kColumnsOfPower = 256;
 
 double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::int64_t tokens) {
   const std::int64_t step = (weight.size(0) + kRowsOfPower - 1) / kRowsOfPower;
-  const at::Tensor rows = weight.slice(0, 0, weight.size(0), step).to(at::kFloat);
+  const at::Tensor rows = weight.slice(0, 0, weight.size(0), step).to(at::kFloat), turned = rows.t().contiguous();
   at::Tensor sum = at::zeros({}, rows.options().dtype(at::kDouble));
   for (std::int64_t first = 0; first < gram.size(0); first += kColumnsOfPower) {
     const std::int64_t last = std::min(first + kColumnsOfPower, gram.size(0));
     const at::Tensor columns = rows.slice(1, first, last), square = gram.slice(0, first, last).slice(1, first, last);
-    at::Tensor products = at::mm(columns, at::triu(square) + at::triu(square, 1).t());
     // The blocks above the square stand for those beside it, too.
-    if (first > 0) products.addmm_(rows.slice(1, 0, first), gram.slice(0, 0, first).slice(1, first, last), 1, 2);
+    at::Tensor products = at::zeros_like(columns, at::MemoryFormat::Contiguous);
+    if (first > 0)
+      kernels::accumulate_product(products, turned.slice(0, 0, first), gram.slice(0, 0, first).slice(1, first, last));
+    products.mul_(2);
+    kernels::accumulate_product(products, turned.slice(0, first, last), kernels::symmetric_from_upper(square));
     products.mul_(columns);
     sum += products.sum(at::kDouble);
   }
@@ -30,7 +35,10 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
 
 std::uint64_t output_power_workspace(std::int64_t columns) {
   const std::int64_t square = std::min(columns, kColumnsOfPower);
-  return sizeof(float) * static_cast<std::uint64_t>(kRowsOfPower * (columns + square) + 4 * square * square);
+  // Rows as they are and turned, products, and of the matrix the blocks above a square and the square.
+  const std::int64_t elements = 2 * kRowsOfPower * (columns + square) + square * (columns + 3 * square);
+  return sizeof(float) * static_cast<std::uint64_t>(elements) +
+         kernels::product_workspace_bytes(kRowsOfPower, square, at::kFloat, at::kCPU);
 }
 
 }  // namespace layerpress::modifier

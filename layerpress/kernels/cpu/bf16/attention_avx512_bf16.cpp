@@ -107,26 +107,72 @@ void pack(const AttentionTask& task, std::int64_t keys, const Workspace& space) 
   }
 }
 
-/// Softmax of one row of scores over keys [first, last]; weights outside are zero up to `limit`. Returns 1 / sum, or NaN
+/// e^x of x <= 0, as exponential() in lanes.h.
+__m512 exponentials(__m512 x) {
+  const auto all = [](float value) { return _mm512_set1_ps(value); };
+  x = _mm512_maskz_max_ps(0xFFFF, x, all(-87.0f));
+  const __m512 n = _mm512_maskz_roundscale_ps(0xFFFF, x * all(1.44269504088896341f), 0);
+  const __m512 r = (x - n * all(0.693359375f)) + n * all(2.12194440e-4f);
+  constexpr float kNext[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+  __m512 p = all(1.9875691500e-4f);
+  for (const float next : kNext) p = p * r + all(next);
+  return _mm512_maskz_scalef_ps(0xFFFF, p * r * r + r + all(1.0f), n);
+}
+
+/// Of the lanes. (In memory, because g++ 12 warns about its own intrinsics that do it.)
+float largest(__m512 values) {
+  alignas(64) float lanes[kWidth];
+  _mm512_store_ps(lanes, values);
+  float result = lanes[0];
+  for (const float lane : lanes) result = lane > result ? lane : result;
+  return result;
+}
+float sum_of(__m512 values) {
+  alignas(64) float lanes[kWidth];
+  _mm512_store_ps(lanes, values);
+  float result = 0;
+  for (const float lane : lanes) result += lane;
+  return result;
+}
+
+/// Keys [first, last], by registers of kWidth keys: those of the first and of the last one are masked.
+struct SeenKeys {
+  std::int64_t first, last;
+  std::int64_t begin() const { return first / kWidth * kWidth; }
+  std::int64_t end() const { return last / kWidth * kWidth + kWidth; }
+  __mmask16 mask(std::int64_t key) const {
+    const unsigned before = key < first ? 0xFFFFu << (first - key) : 0xFFFFu;
+    const unsigned after = key + kWidth > last ? 0xFFFFu >> (key + kWidth - 1 - last) : 0xFFFFu;
+    return static_cast<__mmask16>(before & after);
+  }
+};
+
+/// Softmax of one row of scores over keys [first, last]; weights outside are zero from `begin` to `limit`. Returns 1 / sum, or NaN
 /// if a score is not finite, which the weights do not show.
 float softmax_row(const float* scores, Bits16* weights, std::int64_t first, std::int64_t last, std::int64_t begin,
                   std::int64_t limit, float scale) {
-  float maximum = scores[first];
-#pragma omp simd reduction(max : maximum)
-  for (std::int64_t i = first; i <= last; ++i) maximum = scores[i] > maximum ? scores[i] : maximum;
-  float sum = 0;
-  std::uint32_t greatest = 0;
-  for (std::int64_t i = begin; i < first; ++i) weights[i] = 0;
-#pragma omp simd reduction(+ : sum) reduction(max : greatest)
-  for (std::int64_t i = first; i <= last; ++i) {
-    const std::uint32_t magnitude = magnitude_bits(scores[i]);
-    greatest = magnitude > greatest ? magnitude : greatest;
-    const float weight = exponential((scores[i] - maximum) * scale);
-    sum += weight;
-    weights[i] = narrow_bf16(weight);
+  const SeenKeys keys{first, last};
+  const __m512 lowest = _mm512_set1_ps(-3.0e38f);
+  __m512 maxima = lowest;
+  for (std::int64_t i = keys.begin(); i < keys.end(); i += kWidth)
+    maxima = _mm512_maskz_max_ps(0xFFFF, maxima, _mm512_mask_loadu_ps(lowest, keys.mask(i), scores + i));
+  const __m512 maximum = _mm512_set1_ps(largest(maxima)), factor = _mm512_set1_ps(scale);
+  __m512 sums = _mm512_setzero_ps();
+  __mmask16 infinite = 0;
+  for (std::int64_t i = begin; i < keys.begin(); i += kWidth)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), _mm256_setzero_si256());
+  for (std::int64_t i = keys.begin(); i < keys.end(); i += kWidth) {
+    const __mmask16 mask = keys.mask(i);
+    const __m512 score = _mm512_maskz_loadu_ps(mask, scores + i);
+    const __m512i magnitude = _mm512_maskz_and_epi32(mask, _mm512_castps_si512(score), _mm512_set1_epi32(0x7FFFFFFF));
+    infinite |= _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kInfinityBits));
+    const __m512 weight = _mm512_maskz_mov_ps(mask, exponentials((score - maximum) * factor));
+    sums += weight;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
   }
-  for (std::int64_t i = last + 1; i < limit; ++i) weights[i] = 0;
-  return or_nan(1.0f / sum, greatest >= kInfinityBits);
+  for (std::int64_t i = keys.end(); i < limit; i += kWidth)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), _mm256_setzero_si256());
+  return or_nan(1.0f / sum_of(sums), infinite != 0);
 }
 
 /// Attention of query rows [first_row, first_row + rows) of one head.
@@ -149,8 +195,10 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
            task.head_dim, space.output, task.head_dim, rows, task.head_dim, (end - begin) / 2);
   for (std::int64_t r = 0; r < rows; ++r) {
     Bits16* out = static_cast<Bits16*>(task.output) + (first_row + r) * task.output_stride + head * task.head_dim;
-    for (std::int64_t d = 0; d < task.head_dim; ++d)
-      out[d] = narrow_bf16(space.output[r * task.head_dim + d] * factor[r]);
+    for (std::int64_t d = 0; d < task.head_dim; d += kWidth) {
+      const __m512 sums = _mm512_loadu_ps(space.output + r * task.head_dim + d) * _mm512_set1_ps(factor[r]);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + d), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
+    }
   }
 }
 

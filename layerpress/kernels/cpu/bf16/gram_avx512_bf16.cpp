@@ -14,10 +14,13 @@ static_assert(kGramPanel == kRegisters * 16 && kGramPanel % kRows == 0);
 
 using Pair = std::uint32_t;
 
-/// c[8, 16 * registers] += sum over pairs of 8 left columns times the first right columns.
-template <int registers>
-void accumulate_rows(const Pair* left, const Pair* right, std::int64_t pairs, float* c, std::int64_t stride, int rows,
-                     const __mmask16* mask) {
+/// c[8, 16 * registers] += sum over pairs of 8 left columns times the first right columns. `whole`: all of c exists.
+template <int registers, bool whole>
+void accumulate_rows(const Pair* left, const Pair* right, std::int64_t pairs, float* c, std::int64_t stride,
+                     int existing_rows, const __mmask16* existing) {
+  const int rows = whole ? kRows : existing_rows;
+  __mmask16 mask[registers];
+  for (int n = 0; n < registers; ++n) mask[n] = whole ? static_cast<__mmask16>(0xFFFF) : existing[n];
   __m512 sum[kRows][registers];
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < registers; ++n)
@@ -83,15 +86,18 @@ void pack_difference(const Bits16* a, const Bits16* b, std::int64_t tokens, std:
 void gram_tile_pairs(const GramTile& tile) {
   __mmask16 mask[kRegisters];
   for (int n = 0; n < kRegisters; ++n) mask[n] = mask_of(tile.columns, n * 16);
-  constexpr void (*kAccumulate[])(const Pair*, const Pair*, std::int64_t, float*, std::int64_t, int,
-                                  const __mmask16*) = {nullptr, accumulate_rows<1>, accumulate_rows<2>,
-                                                       accumulate_rows<3>};
+  constexpr void (*kAccumulate[][2])(const Pair*, const Pair*, std::int64_t, float*, std::int64_t, int,
+                                     const __mmask16*) = {{nullptr, nullptr},
+                                                          {accumulate_rows<1, false>, accumulate_rows<1, true>},
+                                                          {accumulate_rows<2, false>, accumulate_rows<2, true>},
+                                                          {accumulate_rows<3, false>, accumulate_rows<3, true>}};
   const std::int64_t registers = (tile.columns + 15) / 16;
   for (std::int64_t row = 0; row < tile.rows; row += kRows) {
     const std::int64_t first = tile.on_diagonal ? row / 16 : 0;  // earlier columns are below the diagonal
     const int rows = static_cast<int>(tile.rows - row < kRows ? tile.rows - row : kRows);
-    kAccumulate[registers - first](tile.left + row, tile.right + first * 16, tile.pairs,
-                                   tile.gram + row * tile.stride + first * 16, tile.stride, rows, mask + first);
+    const bool whole = rows == kRows && tile.columns % 16 == 0;
+    kAccumulate[registers - first][whole](tile.left + row, tile.right + first * 16, tile.pairs,
+                                          tile.gram + row * tile.stride + first * 16, tile.stride, rows, mask + first);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/facts/image_geometry.h"
+#include "layerpress/residency/host_memory.h"
 #include "layerpress/run/evaluation/evaluation_tasks.h"
 #include "layerpress/run/evaluation/model_head.h"
 #include "layerpress/run/evaluation/token_divergences.h"
@@ -35,8 +36,8 @@ struct Evaluated {
   std::vector<at::Tensor> hidden;
   std::unique_ptr<RunningModel> running;  // refers to the others
 
-  /// fp32 log-probabilities after tokens [begin, end) of a batch, all of one sample: [tokens, vocabulary].
-  at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const;
+  /// Logits after tokens [begin, end) of a batch, all of one sample: [tokens, vocabulary].
+  at::Tensor logits(std::size_t batch, std::int64_t begin, std::int64_t end) const;
 };
 
 /// A model that runs over the batches up to its head, with all objects that the run refers to.
@@ -72,8 +73,8 @@ class RunningModel {
   std::optional<residency::Onload> parameters_;
 };
 
-at::Tensor Evaluated::log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
-  return at::log_softmax(running->logits(batch, begin, end, hidden[batch]).to(at::kFloat), -1);
+at::Tensor Evaluated::logits(std::size_t batch, std::int64_t begin, std::int64_t end) const {
+  return running->logits(batch, begin, end, hidden[batch]);
 }
 
 Evaluated open(const std::string& name, const EvaluateOptions& options, const RunControl& control) {
@@ -167,23 +168,34 @@ void add_predictions(const at::Tensor& logs, const at::Tensor& next, Predictions
   sums.predicted += counted.size(0);
 }
 
-/// Adds one sample, in chunks of tokens so that logits stay small.
+/// Log-probabilities in fp32 of some rows of logits.
+at::Tensor log_probabilities(const at::Tensor& logits, std::int64_t first, std::int64_t count) {
+  return at::log_softmax(logits.narrow(0, first, count).to(at::kFloat), -1);
+}
+
+/// Adds one sample, in chunks of tokens so that logits stay small. On a CPU, few rows of them at a time stay in its caches.
 void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
                 std::int64_t begin, std::int64_t end, Sums& sums) {
-  constexpr std::int64_t kChunk = 256, kLeast = 16;  // an imported graph may not hold for a single token
+  constexpr std::int64_t kChunk = 512, kLeast = 16;  // an imported graph may not hold for a single token
+  const std::int64_t step = model.placement.device.is_cpu() ? 32 : kChunk + kLeast;
   for (std::int64_t first = begin, last = begin; first < end; first = last) {
     last = end - first < kChunk + kLeast ? end : first + kChunk;
-    const at::Tensor logs = model.log_probabilities(batch, first, last);
-    const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
-    const at::Tensor next = ids.slice(0, first + 1, first + 1 + std::max<std::int64_t>(0, predicted)).to(logs.device());
-    if (predicted > 0) add_predictions(logs.slice(0, 0, predicted), next, sums.model);
-    sums.tokens += last - first;
-    if (reference == nullptr) continue;
-    const at::Tensor wanted = reference->log_probabilities(batch, first, last);
-    if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
-    sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, ids.slice(0, begin, end),
-                         first - begin);
-    sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
+    const at::Tensor logits = model.logits(batch, first, last);
+    const at::Tensor others = reference == nullptr ? at::Tensor() : reference->logits(batch, first, last);
+    for (std::int64_t row = first; row < last; row += step) {
+      const std::int64_t count = std::min(step, last - row);
+      const at::Tensor logs = log_probabilities(logits, row - first, count);
+      const std::int64_t predicted = std::min(row + count, end - 1) - row;  // the sample's last token predicts nothing
+      const at::Tensor next = ids.slice(0, row + 1, row + 1 + predicted).to(logs.device());
+      if (predicted > 0) add_predictions(logs.slice(0, 0, predicted), next, sums.model);
+      sums.tokens += count;
+      if (reference == nullptr) continue;
+      const at::Tensor wanted = log_probabilities(others, row - first, count);
+      if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
+      sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, ids.slice(0, begin, end),
+                           row - begin);
+      sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
+    }
   }
   ++sums.samples;
 }
@@ -243,6 +255,7 @@ namespace {
 
 Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
+  const residency::HostMemory memory;
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
   Evaluated model = open(options.model, options, control);

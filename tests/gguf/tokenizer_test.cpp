@@ -226,13 +226,17 @@ TEST_F(Tokenizer, IsReadFromTheTypesThatReadersInsistOn) {
   write("config.json", Json{{"bos_token_id", 1}});
   Metadata metadata = read();
   EXPECT_TRUE(tokenizer_files(metadata).contains("tokenizer.json"));
-  for (auto& [key, value] : metadata)
-    if (key == "tokenizer.ggml.bos_token_id") value = std::int32_t{1};
-  try {
-    (void)tokenizer_files(metadata);
-    ADD_FAILURE() << "no error";
-  } catch (const CheckpointError& error) {
-    EXPECT_NE(std::string(error.what()).find("bos_token_id is no u32"), std::string::npos) << error.what();
+  for (std::size_t i = 0; i < metadata.size(); ++i) {
+    const std::string key = metadata[i].first;
+    if (key.rfind("tokenizer.", 0) != 0) continue;
+    Metadata damaged = metadata;
+    damaged[i].second = std::int8_t{1};
+    try {
+      (void)tokenizer_files(damaged);
+      ADD_FAILURE() << "no error for " << key;
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(std::string(error.what()).find(key + " has another type"), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -19,15 +19,26 @@ namespace {
 
 constexpr const char* kSpace = "▁";  // SentencePiece's
 
+/// The value of tokenizer.KEY, or null without such a key. Throws CheckpointError for one of another type, which llama.cpp does not
+/// read either.
+template <typename T>
+const T* find(const Metadata& metadata, const std::string& key) {
+  const std::string name = "tokenizer." + key;
+  const T* found = find_value<T>(metadata, name);
+  if (found == nullptr && has_key(metadata, name))
+    throw CheckpointError("[gguf.tokenizer] {} has another type than readers insist on; fetch the file again", name);
+  return found;
+}
+
 template <typename T>
 const T& required(const Metadata& metadata, const std::string& key) {
-  if (const T* found = find_value<T>(metadata, "tokenizer.ggml." + key)) return *found;
-  throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.{} is missing or has another type", key);
+  if (const T* found = find<T>(metadata, "ggml." + key)) return *found;
+  throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.{} is missing; fetch the file again", key);
 }
 
 template <typename T>
 T value_or(const Metadata& metadata, const std::string& key, T otherwise) {
-  const T* found = find_value<T>(metadata, "tokenizer.ggml." + key);
+  const T* found = find<T>(metadata, "ggml." + key);
   return found == nullptr ? otherwise : *found;
 }
 
@@ -178,10 +189,7 @@ Json byte_fallback(const Metadata& metadata, const Tokens& tokens) {
 
 /// The token of a role, such as "bos"; nothing if there is none.
 std::optional<std::string> token_of_role(const Metadata& metadata, const Tokens& tokens, const std::string& role) {
-  const std::string key = "tokenizer.ggml." + role + "_token_id";
-  const auto* id = find_value<std::uint32_t>(metadata, key);
-  if (id == nullptr && has_key(metadata, key))
-    throw CheckpointError("[gguf.tokenizer] {} is no u32, which readers insist on; fetch the file again", key);
+  const auto* id = find<std::uint32_t>(metadata, "ggml." + role + "_token_id");
   if (id == nullptr || *id >= tokens.texts.size()) return std::nullopt;
   return tokens.texts[*id];
 }
@@ -207,8 +215,10 @@ Json ends_of_texts(const Metadata& metadata, const Tokens& tokens) {
         {"ids", Json::array({*find_value<std::uint32_t>(metadata, "tokenizer.ggml." + role + "_token_id")})},
         {"tokens", Json::array({token})}};
   };
-  if (first && value_or(metadata, "add_bos_token", usually_begins(metadata))) add(*first, "bos", false);
-  if (last && value_or(metadata, "add_eos_token", false)) add(*last, "eos", true);
+  const bool begins = value_or(metadata, "add_bos_token", usually_begins(metadata));
+  const bool ends = value_or(metadata, "add_eos_token", false);
+  if (first && begins) add(*first, "bos", false);
+  if (last && ends) add(*last, "eos", true);
   if (known.empty()) return {};
   return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", known}};
 }
@@ -250,8 +260,7 @@ std::map<std::string, std::string> tokenizer_files(const Metadata& metadata) {
   std::map<std::string, std::string> files = {
       {"tokenizer.json", text_of(tokenizer, -1)},
       {"tokenizer_config.json", text_of(tokenizer_config(metadata, tokens), 2)}};
-  if (const auto* text = find_value<std::string>(metadata, "tokenizer.chat_template"))
-    files["chat_template.jinja"] = *text;
+  if (const auto* text = find<std::string>(metadata, "chat_template")) files["chat_template.jinja"] = *text;
   return files;
 }
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Optional, Sequence
 from .errors import PrepareError, one_line
 
 _COPIED_AT_ONCE = 16 << 20
-_ELEMENT_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8"}
+_ELEMENT_NAMES = {"f": "F32", "l": "I64", "q": "I64", "i": "I32", "B": "U8"}  # by the formats of Python's buffers
 _SIZES = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1}
 
 
@@ -41,24 +41,35 @@ class PixelSpool:
         self._places.append((f"{kind}.{number}", element, pixels.shape))
         return number
 
-    def save(self, path: str, tensors: dict, metadata: dict[str, str]) -> None:
-        """Writes `tensors` and all arrays as one safetensors file."""
-        # Ordered by element size, so that every tensor is aligned; arrays have 4 or 2 bytes.
-        ordered = dict(sorted(tensors.items(), key=lambda entry: -entry[1].itemsize))
-        wide = {name: tensor for name, tensor in ordered.items() if tensor.itemsize >= 4}
-        narrow = {name: tensor for name, tensor in ordered.items() if tensor.itemsize < 4}
-        places = [(name, _ELEMENT_NAMES[tensor.dtype.name], tensor.shape) for name, tensor in wide.items()]
-        places += self._places
-        places += [(name, _ELEMENT_NAMES[tensor.dtype.name], tensor.shape) for name, tensor in narrow.items()]
-        with open(path, "wb") as output:
-            output.write(_header(places, metadata))
-            for tensor in wide.values():
-                output.write(tensor.tobytes())
-            assert self._file is not None  # there are images
-            self._file.seek(0)
-            shutil.copyfileobj(self._file, output, _COPIED_AT_ONCE)
-            for tensor in narrow.values():
-                output.write(tensor.tobytes())
+    def places(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, element and shape of each array in the file."""
+        return self._places
+
+    def copy_to(self, output: BinaryIO) -> None:
+        assert self._file is not None  # there are images
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, output, _COPIED_AT_ONCE)
+
+
+def save_tensors(path: str, tensors: dict, metadata: dict[str, str], spool: Optional[PixelSpool]) -> None:
+    """Writes `tensors`, which offer their memory, and all arrays of a spool as one safetensors file."""
+    # Ordered by element size, so that every tensor is aligned; arrays have 4 or 2 bytes.
+    ordered = sorted(((name, memoryview(tensor)) for name, tensor in tensors.items()), key=lambda entry: -entry[1].itemsize)
+    wide = [entry for entry in ordered if entry[1].itemsize >= 4]
+    narrow = [entry for entry in ordered if entry[1].itemsize < 4]
+
+    def places_of(some: list[tuple[str, memoryview]]) -> list[tuple[str, str, tuple[int, ...]]]:
+        return [(name, _ELEMENT_NAMES[memory.format], memory.shape) for name, memory in some]
+
+    places = places_of(wide) + (spool.places() if spool else []) + places_of(narrow)
+    with open(path, "wb") as output:
+        output.write(_header(places, metadata))
+        for _, memory in wide:
+            output.write(memory.tobytes())
+        if spool:
+            spool.copy_to(output)
+        for _, memory in narrow:
+            output.write(memory.tobytes())
 
 
 def _header(places: Sequence[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from array import array
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Optional, Sequence
 
 from .errors import PrepareError, one_line
 from .given_embeddings import given_tensors
-from .pixel_spool import PixelSpool
+from .pixel_spool import PixelSpool, save_tensors
 
 FORMAT = "layerpress.calibration.v1"
 FORMAT_WITH_IMAGES = "layerpress.calibration.v2"
@@ -22,17 +24,14 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
 
     The file appears under its name only when it is complete.
     """
-    import numpy
-
-    offsets = numpy.zeros(len(samples) + 1, dtype=numpy.int64)
-    numpy.cumsum([len(sample) for sample in samples], dtype=numpy.int64, out=offsets[1:])
-    tokens = numpy.empty(int(offsets[-1]), dtype=numpy.int32)
-    for sample, start in zip(samples, offsets):
-        tokens[start : start + len(sample)] = sample
-    tensors = {"input_ids": tokens, "sample_offsets": offsets}
+    tokens = array("i")  # numpy would be most of the helper's start
+    for sample in samples:
+        tokens.extend(sample)
+    offsets = array("q", accumulate((len(sample) for sample in samples), initial=0))
+    tensors: dict = {"input_ids": tokens, "sample_offsets": offsets}
     masks = [getattr(sample, "mask", None) for sample in samples]
     if any(mask is not None for mask in masks):
-        tensors["loss_mask"] = numpy.concatenate([numpy.asarray(mask, dtype=numpy.uint8) for mask in masks])
+        tensors["loss_mask"] = array("B", chain.from_iterable(masks))
     given = given_tensors(samples)
     if spool is not None:
         tensors |= given or _image_tensors(samples)
@@ -66,15 +65,10 @@ def _image_tensors(samples: Sequence[Sequence[int]]) -> dict:
 
 
 def _save_then_rename(path: Path, tensors: dict, metadata: dict[str, str], spool: Optional[PixelSpool]) -> None:
-    from safetensors.numpy import save_file
-
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     os.close(handle)
     try:
-        if spool is None:
-            save_file(tensors, temporary, metadata=metadata)
-        else:
-            spool.save(temporary, tensors, metadata)
+        save_tensors(temporary, tensors, metadata, spool)
         # mkstemp makes the file private; give it the mode that a plain open() would have given.
         mask = os.umask(0)
         os.umask(mask)

@@ -260,18 +260,18 @@ def test_output_that_cannot_be_written(prepare, file, tmp_path):
 
 
 def test_full_disk_leaves_the_previous_file(prepare, file, monkeypatch):
-    import safetensors.numpy
+    from layerpress_data import token_file
 
     path = file("a.jsonl", good())
     outcome = prepare(dataset=path)
     before = outcome.token_file.read_bytes()
 
-    def fail(tensors, name, metadata):
+    def fail(name, tensors, metadata, spool):
         with open(name, "wb") as handle:
             handle.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    monkeypatch.setattr(token_file, "save_tensors", fail)
     outcome = prepare(dataset=path)
     assert outcome.code == 1
     assert "No space left on device" in outcome.error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from contenders import Contender, Job
 
 
-PRODUCTS = ("forward", "original", "gram", "cross")  # phases of nothing but large products in the model's dtype
+PRODUCTS = ("forward", "original", "gram", "cross")  # phases whose arithmetic is large products in the model's dtype
 
 
 @dataclass
@@ -112,7 +112,7 @@ def phase_table(contender: Contender, limit: float) -> str:
     rows.append(["start-up and outside all phases", f"{rest:.2f}", f"{rest / contender.runs[-1].seconds:.0%}",
                  "-", "-", "-", "-"])
     header = ["phase", "seconds", "of the process", "peak MiB", "GFLOP", "GFLOP/s", "of the limit"]
-    products = sum(phase["flops"] for name, phase in phases.items() if name in PRODUCTS) / 1e9 / limit
+    products = sum(phase.get("flops", 0) for name, phase in phases.items() if name in PRODUCTS) / 1e9 / limit
     share = (f"At the limit, its products ({', '.join(name for name in phases if name in PRODUCTS)}) would take {products:.2f} seconds, "
              f"{products / contender.runs[-1].seconds:.0%} of the process.")
     return f"Layerpress {contender.algorithm.upper()} {contender.observer}, phase by phase:\n\n{table(header, rows)}\n\n{share}"

@@ -106,7 +106,7 @@ bool factorize_by_panels(at::Tensor& matrix) {
   return true;
 }
 
-/// For other numbers, and with what ATen has for a device.
+/// For other dtypes and devices.
 bool factorize_with_lapack(at::Tensor& matrix) {
   // Column-major, the upper triangle is the lower one, which is LAPACK's layout, so nothing is copied.
   at::Tensor lower = matrix.t(), info = at::empty({}, matrix.options().dtype(at::kInt));

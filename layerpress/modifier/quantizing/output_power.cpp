@@ -16,7 +16,7 @@ constexpr std::int64_t kRowsOfPower = 256, kColumnsOfPower = 256;
 
 double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::int64_t tokens) {
   const std::int64_t step = (weight.size(0) + kRowsOfPower - 1) / kRowsOfPower;
-  const at::Tensor rows = weight.slice(0, 0, weight.size(0), step).to(at::kFloat), turned = rows.t().contiguous();
+  const at::Tensor rows = weight.slice(0, 0, weight.size(0), step).to(at::kFloat), transposed = rows.t().contiguous();
   at::Tensor sum = at::zeros({}, rows.options().dtype(at::kDouble));
   for (std::int64_t first = 0; first < gram.size(0); first += kColumnsOfPower) {
     const std::int64_t last = std::min(first + kColumnsOfPower, gram.size(0));
@@ -24,9 +24,10 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
     // The blocks above the square stand for those beside it, too.
     at::Tensor products = at::zeros_like(columns, at::MemoryFormat::Contiguous);
     if (first > 0)
-      kernels::accumulate_product(products, turned.slice(0, 0, first), gram.slice(0, 0, first).slice(1, first, last));
+      kernels::accumulate_product(products, transposed.slice(0, 0, first),
+                                  gram.slice(0, 0, first).slice(1, first, last));
     products.mul_(2);
-    kernels::accumulate_product(products, turned.slice(0, first, last), kernels::symmetric_from_upper(square));
+    kernels::accumulate_product(products, transposed.slice(0, first, last), kernels::symmetric_from_upper(square));
     products.mul_(columns);
     sum += products.sum(at::kDouble);
   }
@@ -35,7 +36,7 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
 
 std::uint64_t output_power_workspace(std::int64_t columns) {
   const std::int64_t square = std::min(columns, kColumnsOfPower);
-  // Rows as they are and turned, products, and of the matrix the blocks above a square and the square.
+  // Rows and their transpose, products; of the matrix, a square and the blocks above it.
   const std::int64_t elements = 2 * kRowsOfPower * (columns + square) + square * (columns + 3 * square);
   return sizeof(float) * static_cast<std::uint64_t>(elements) +
          kernels::product_workspace_bytes(kRowsOfPower, square, at::kFloat, at::kCPU);

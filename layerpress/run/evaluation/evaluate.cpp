@@ -176,10 +176,11 @@ at::Tensor log_probabilities(const at::Tensor& logits, std::int64_t first, std::
 /// Adds one sample, in chunks of tokens so that logits stay small. On a CPU, few rows of them at a time stay in its caches.
 void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
                 std::int64_t begin, std::int64_t end, Sums& sums) {
-  constexpr std::int64_t kChunk = 512, kLeast = 16;  // an imported graph may not hold for a single token
-  const std::int64_t step = model.placement.device.is_cpu() ? 32 : kChunk + kLeast;
+  constexpr std::int64_t kLeast = 16;  // an imported graph may not hold for a single token
+  const bool on_cpu = model.placement.device.is_cpu();
+  const std::int64_t chunk = on_cpu ? 512 : 256, step = on_cpu ? 32 : chunk + kLeast;
   for (std::int64_t first = begin, last = begin; first < end; first = last) {
-    last = end - first < kChunk + kLeast ? end : first + kChunk;
+    last = end - first < chunk + kLeast ? end : first + chunk;
     const at::Tensor logits = model.logits(batch, first, last);
     const at::Tensor others = reference == nullptr ? at::Tensor() : reference->logits(batch, first, last);
     for (std::int64_t row = first; row < last; row += step) {

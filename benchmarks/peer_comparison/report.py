@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from contenders import Contender, Job
 
-
 PRODUCTS = ("forward", "original", "gram", "cross")  # phases whose arithmetic is large products in the model's dtype
 
 

@@ -59,7 +59,7 @@ def save_tensors(path: str, tensors: dict, metadata: dict[str, str], spool: Opti
     narrow = [entry for entry in ordered if entry[1].itemsize < 4]
 
     def places_of(some: list[tuple[str, memoryview]]) -> list[tuple[str, str, tuple[int, ...]]]:
-        return [(name, _ELEMENT_NAMES[memory.format], memory.shape) for name, memory in some]
+        return [(name, _ELEMENT_NAMES[memory.format], memory.shape or ()) for name, memory in some]
 
     places = places_of(wide) + (spool.places() if spool else []) + places_of(narrow)
     with open(path, "wb") as output:

@@ -29,8 +29,8 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
         tokens.extend(sample)
     offsets = array("q", accumulate((len(sample) for sample in samples), initial=0))
     tensors: dict = {"input_ids": tokens, "sample_offsets": offsets}
-    masks = [getattr(sample, "mask", None) for sample in samples]
-    if any(mask is not None for mask in masks):
+    masks = [sample.mask for sample in samples if hasattr(sample, "mask")]
+    if masks:
         tensors["loss_mask"] = array("B", chain.from_iterable(masks))
     given = given_tensors(samples)
     if spool is not None:

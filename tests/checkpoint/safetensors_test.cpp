@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <ostream>
@@ -218,6 +219,9 @@ TEST(Safetensors, MissingFileAndFolder) {
   expect_says(message_of<IoError>([&] { SafetensorsFile::open(folder / "none.safetensors"); }),
               {"none.safetensors", "No such file"});
   expect_says(message_of<IoError>([&] { SafetensorsFile::open(folder.path()); }), {"not a regular file"});
+  const std::string pipe = (folder.path() / "pipe").string();  // whose writer is not waited for
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_says(message_of<IoError>([&] { SafetensorsFile::open(pipe); }), {"not a regular file"});
 }
 
 TEST(Safetensors, FailedWriteLeavesNothing) {

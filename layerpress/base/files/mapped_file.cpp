@@ -52,7 +52,8 @@ MappedFile::~MappedFile() {
 }
 
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
-  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Does not wait for the writer of a pipe, which is then refused.
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor.value() < 0) throw IoError("[file.open] {}: {}", path.string(), errno_text());
   struct stat status {};
   if (::fstat(descriptor.value(), &status) != 0) throw IoError("[file.open] {}: {}", path.string(), errno_text());

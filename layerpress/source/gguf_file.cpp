@@ -283,10 +283,11 @@ class Opening {
     config["torch_dtype"] = opened_.dtype == at::kHalf    ? "float16"
                             : opened_.dtype == at::kFloat ? "float32"
                                                           : "bfloat16";
+    const auto* tokens = gguf::find_value<std::vector<std::string>>(metadata(), "tokenizer.ggml.tokens");
     for (const auto& [entry, role] :
          {std::pair{"bos_token_id", "bos"}, {"eos_token_id", "eos"}, {"pad_token_id", "padding"}}) {
       const auto* id = gguf::find_value<std::uint32_t>(metadata(), std::string("tokenizer.ggml.") + role + "_token_id");
-      config[entry] = id == nullptr ? Json() : Json(*id);
+      config[entry] = id == nullptr || (tokens != nullptr && *id >= tokens->size()) ? Json() : Json(*id);
     }
   }
 

@@ -221,23 +221,53 @@ TEST_F(Tokenizer, RefusesDamagedSentencePieceFiles) {
   EXPECT_NE(refusal(3).find("has id 3"), std::string::npos);
 }
 
+void expect_refused(const Metadata& metadata, const std::string& fragment) {
+  try {
+    (void)tokenizer_files(metadata);
+    ADD_FAILURE() << "no error: " << fragment;
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos) << error.what();
+  }
+}
+
+template <typename T>
+T& value_of(Metadata& metadata, const std::string& key) {
+  for (auto& [name, value] : metadata)
+    if (name == "tokenizer.ggml." + key) return std::get<T>(value);
+  throw std::out_of_range(key);
+}
+
 TEST_F(Tokenizer, IsReadFromTheTypesThatReadersInsistOn) {
   write("tokenizer.json", byte_level());
   write("config.json", Json{{"bos_token_id", 1}});
-  Metadata metadata = read();
+  const Metadata metadata = read();
   EXPECT_TRUE(tokenizer_files(metadata).contains("tokenizer.json"));
   for (std::size_t i = 0; i < metadata.size(); ++i) {
     const std::string key = metadata[i].first;
     if (key.rfind("tokenizer.", 0) != 0) continue;
     Metadata damaged = metadata;
     damaged[i].second = std::int8_t{1};
-    try {
-      (void)tokenizer_files(damaged);
-      ADD_FAILURE() << "no error for " << key;
-    } catch (const CheckpointError& error) {
-      EXPECT_NE(std::string(error.what()).find(key + " has another type"), std::string::npos) << error.what();
-    }
+    expect_refused(damaged, key + " has another type");
   }
+}
+
+TEST_F(Tokenizer, ThatContradictsItselfIsRefused) {
+  write("tokenizer.json", byte_level());
+  write("config.json", Json{{"bos_token_id", 1}});
+  const Metadata whole = read();
+  Metadata metadata = whole;
+  value_of<std::uint32_t>(metadata, "bos_token_id") = 99999;
+  expect_refused(metadata, "bos_token_id is 99999, but there are");
+  metadata = whole;
+  value_of<std::vector<std::int32_t>>(metadata, "token_type").front() = 77;
+  expect_refused(metadata, "token 0 has type 77");
+  metadata = whole;
+  auto& tokens = value_of<std::vector<std::string>>(metadata, "tokens");
+  tokens[1] = tokens[0];
+  expect_refused(metadata, "tokens 0 and 1 are both");
+  metadata = whole;
+  value_of<std::vector<std::string>>(metadata, "merges").emplace_back("q z");
+  expect_refused(metadata, "merge 'q z' needs");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ Json longrope_scaling(const FileFacts& file) {
 
 /// Of linear and yarn scaling.
 Json keyed_scaling(const FileFacts& file, const std::string& kind) {
-  Json scaling = {{"rope_type", kind}};
+  Json scaling = {{"rope_type", kind}, {"factor", 1.0}};  // llama.cpp's if the file has none
   for (const auto& [to, from] : {std::pair{"factor", "factor"},
                                  {"original_max_position_embeddings", "original_context_length"},
                                  {"extrapolation_factor", "yarn_ext_factor"},

@@ -1,9 +1,9 @@
 #include "layerpress/gguf/tokenizers/special_tokens.h"
 
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
+
+#include "layerpress/base/file.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -13,14 +13,6 @@ Json read_object(const std::filesystem::path& file) {
   Json read = read_json_file(file);
   if (!read.is_object()) throw CheckpointError("[gguf.tokenizer] {}: not a JSON object", file.filename().string());
   return read;
-}
-
-std::string read_text(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw IoError("[gguf.tokenizer] {}: cannot be read", file.string());
-  return text.str();
 }
 
 /// The text of an entry "bos_token": a text, or an object with one.
@@ -134,7 +126,7 @@ void add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabular
 
 void add_chat_template(const TokenizerFiles& files, const std::filesystem::path& model_folder, Metadata& metadata) {
   if (const auto file = model_folder / "chat_template.jinja"; std::filesystem::exists(file))
-    return add_template("tokenizer.chat_template", read_text(file), metadata);
+    return add_template("tokenizer.chat_template", read_text_file(file), metadata);
   Json found = files.tokenizer_config.value("chat_template", Json());
   if (found.is_null()) found = read_object(model_folder / "chat_template.json").value("chat_template", Json());
   if (found.is_array()) return add_named_templates(found, metadata);

@@ -51,6 +51,9 @@ struct Tokens {
     if (types.size() != texts.size() || (!scores.empty() && scores.size() != texts.size()))
       throw CheckpointError("[gguf.tokenizer] the file has {} tokens, {} types and {} scores", texts.size(),
                             types.size(), scores.size());
+    for (std::size_t id = 0; id < types.size(); ++id)
+      if (types[id] < 0 || types[id] > static_cast<std::int32_t>(TokenType::kByte))  // 0: undefined
+        throw CheckpointError("[gguf.tokenizer] token {} has type {}, which is none of 0 to 6", id, types[id]);
   }
   TokenType type(std::size_t id) const { return static_cast<TokenType>(types[id]); }
   /// What writers put into the place of an id without a token.
@@ -71,8 +74,13 @@ std::string in_vocabulary(std::string text, bool byte_level) {
 
 Json vocabulary_of(const Tokens& tokens, bool byte_level) {
   Json vocabulary = Json::object();
-  for (std::size_t id = 0; id < tokens.texts.size(); ++id)
-    if (!tokens.is_filler(id)) vocabulary[in_vocabulary(tokens.texts[id], byte_level)] = id;
+  for (std::size_t id = 0; id < tokens.texts.size(); ++id) {
+    if (tokens.is_filler(id)) continue;
+    const auto [entry, is_new] = vocabulary.emplace(in_vocabulary(tokens.texts[id], byte_level), id);
+    if (!is_new)
+      throw CheckpointError("[gguf.tokenizer] tokens {} and {} are both '{}'", entry.value().get<std::size_t>(), id,
+                            tokens.texts[id].substr(0, 80));
+  }
   return vocabulary;
 }
 
@@ -126,13 +134,18 @@ Json merges_by_score(const Tokens& tokens) {
 }
 
 /// The merges of byte-level BPE; in a token, a space is written as U+0120.
-Json listed_merges(const Metadata& metadata) {
+Json listed_merges(const Metadata& metadata, const Json& vocabulary) {
   Json list = Json::array();
   for (const std::string& merge : required<std::vector<std::string>>(metadata, "merges")) {
     const std::size_t space = merge.find(' ', 1);
     if (space == std::string::npos || space + 1 == merge.size())
       throw CheckpointError("[gguf.tokenizer] merge '{}' is not two tokens", merge.substr(0, 80));
-    list.push_back(Json::array({merge.substr(0, space), merge.substr(space + 1)}));
+    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    for (const std::string& token : {left, right, left + right})
+      if (!vocabulary.contains(token))
+        throw CheckpointError("[gguf.tokenizer] merge '{}' needs '{}', which is no token", merge.substr(0, 80),
+                              token.substr(0, 80));
+    list.push_back(Json::array({left, right}));
   }
   return list;
 }
@@ -152,10 +165,11 @@ Json model_of(Json vocabulary, Json merges) {
 
 Json byte_level(const Metadata& metadata, const Tokens& tokens) {
   CutOfWords cut = cut_of_words(required<std::string>(metadata, "pre"));
+  Json vocabulary = vocabulary_of(tokens, true), merges = listed_merges(metadata, vocabulary);
   Json tokenizer = {{"normalizer", std::move(cut.normalizer)},
                     {"pre_tokenizer", std::move(cut.pre_tokenizer)},
                     {"decoder", {{"type", "ByteLevel"}}},
-                    {"model", model_of(vocabulary_of(tokens, true), listed_merges(metadata))},
+                    {"model", model_of(std::move(vocabulary), std::move(merges))},
                     {"added_tokens", added_tokens(tokens, true)}};
   tokenizer["decoder"].update({{"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}});
   tokenizer["model"]["ignore_merges"] = cut.ignores_merges;
@@ -190,7 +204,10 @@ Json byte_fallback(const Metadata& metadata, const Tokens& tokens) {
 /// The token of a role, such as "bos"; nothing if there is none.
 std::optional<std::string> token_of_role(const Metadata& metadata, const Tokens& tokens, const std::string& role) {
   const auto* id = find<std::uint32_t>(metadata, "ggml." + role + "_token_id");
-  if (id == nullptr || *id >= tokens.texts.size()) return std::nullopt;
+  if (id == nullptr) return std::nullopt;
+  if (*id >= tokens.texts.size())
+    throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.{}_token_id is {}, but there are {} tokens", role, *id,
+                          tokens.texts.size());
   return tokens.texts[*id];
 }
 

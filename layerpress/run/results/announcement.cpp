@@ -58,9 +58,10 @@ void say_unread(const Rank& rank, const setup::SourceTensors& source) {
 /// Says that the source is quantized, and what follows from that.
 void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
   if (setup.model.source_format.empty()) return;
-  rank.control.message(LogLevel::kInfo,
-                       fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
-                                   setup.model.source_format, setup.model.quantized.size()));
+  if (!setup.model.quantized.empty())
+    rank.control.message(LogLevel::kInfo,
+                         fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
+                                     setup.model.source_format, setup.model.quantized.size()));
   if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
     rank.control.message(
         LogLevel::kInfo,

@@ -28,7 +28,7 @@ std::string file_bytes(const std::string& header, std::size_t data_size) {
 std::string open_error(const std::string& bytes) {
   const TemporaryFolder folder;
   const auto path = folder.write("model.safetensors", bytes);
-  const std::string message = message_of<CheckpointError>([&] { SafetensorsFile::open(path); });
+  std::string message = message_of<CheckpointError>([&] { SafetensorsFile::open(path); });
   expect_says(message, {path.string()});
   return message;
 }

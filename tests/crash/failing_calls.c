@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LARGE (64 << 10) /* bytes of an allocation that counts */
+#define LARGE (16 << 10) /* bytes of an allocation that counts */
 
 static atomic_long calls;
 

@@ -124,10 +124,11 @@ std::string request_text(const Json& plan) {
 
 std::string memory_text(const Json& plan) {
   std::string text =
-      fmt::format("memory: peak {}, {} of it to spare, budget {}, smallest sufficient budget {}\n",
-                  bytes(plan, "peak_bytes"), bytes(plan, "spare_bytes"),
+      fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
                   number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                   bytes(plan, "smallest_budget_bytes"));
+  if (number(plan, "spare_bytes") > 0)
+    text += fmt::format("        {} of the peak are freed memory, kept for reuse\n", bytes(plan, "spare_bytes"));
   if (number(plan, "device_peak_bytes") > 0)
     text += fmt::format("device memory: {}\n", bytes(plan, "device_peak_bytes"));
   return text;

@@ -34,11 +34,11 @@ void unmap(const Pages& pages) {
   if (pages.length > 0) ::munmap(pages.memory, pages.length);
 }
 
-/// New pages; those of a large block begin at a huge page.
+/// New pages, or null; those of a large block begin at a huge page.
 char* map_pages(std::size_t length) {
   const std::size_t slack = length >= kLargeBlock ? kHugePage : 0;
   void* const mapped = ::mmap(nullptr, length + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  if (mapped == MAP_FAILED) return nullptr;
   char* const memory = static_cast<char*>(mapped);
   if (slack == 0) return memory;
   const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(memory) % kHugePage) % kHugePage;
@@ -59,15 +59,12 @@ class Pool {
       used_bytes_ += length;
       shrink();
     }
-    char* block = nullptr;
-    try {
-      block = map_pages(length);
-    } catch (const std::bad_alloc&) {
-      const std::lock_guard lock(mutex_);
-      used_bytes_ -= length;
-      throw;
-    }
+    char* const block = map_pages(length);
     const std::lock_guard lock(mutex_);
+    if (block == nullptr) {
+      used_bytes_ -= length;
+      throw std::bad_alloc();
+    }
     lengths_[block] = length;
     return block;
   }
@@ -131,7 +128,7 @@ class Pool {
   void* cut(std::size_t length) {
     for (const ByLength::iterator block : by_age_) {
       const Pages pages = block->second.pages;
-      if (pages.length < length + kPooled) continue;
+      if (pages.length < length) continue;
       const std::size_t step = length >= kLargeBlock ? kHugePage : 1;
       const std::size_t rest = (pages.length - length) / step * step;
       if (rest < kPooled) continue;

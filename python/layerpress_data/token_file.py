@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from array import array
@@ -11,11 +12,14 @@ from typing import Optional, Sequence
 
 from .errors import PrepareError, one_line
 from .given_embeddings import given_tensors
-from .pixel_spool import PixelSpool, save_tensors
+from .pixel_spool import PixelSpool
 
 FORMAT = "layerpress.calibration.v1"
 FORMAT_WITH_IMAGES = "layerpress.calibration.v2"
 FORMAT_WITH_EMBEDDINGS = "layerpress.calibration.v3"
+
+_ELEMENT_NAMES = {"f": "F32", "l": "I64", "q": "I64", "i": "I32", "B": "U8"}  # by the formats of Python's buffers
+_SIZES = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1}
 
 
 def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Optional[PixelSpool] = None) -> int:
@@ -42,7 +46,7 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
     }
     try:
         _save_then_rename(path, tensors, metadata, spool)
-    except Exception as fault:  # safetensors reports a full disk with a class of its own
+    except OSError as fault:
         raise PrepareError(
             f"{path}: cannot write the token file ({one_line(fault)}): check the folder and its space"
         ) from None
@@ -78,3 +82,39 @@ def _save_then_rename(path: Path, tensors: dict, metadata: dict[str, str], spool
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def save_tensors(path: str, tensors: dict, metadata: dict[str, str], spool: Optional[PixelSpool]) -> None:
+    """Writes `tensors`, which offer their memory, and all arrays of a spool as one safetensors file."""
+    # Ordered by element size, so that every tensor is aligned; arrays have 4 or 2 bytes.
+    ordered = sorted(((name, memoryview(tensor)) for name, tensor in tensors.items()), key=lambda entry: -entry[1].itemsize)
+    wide = [entry for entry in ordered if entry[1].itemsize >= 4]
+    narrow = [entry for entry in ordered if entry[1].itemsize < 4]
+
+    def places_of(some: list[tuple[str, memoryview]]) -> list[tuple[str, str, tuple[int, ...]]]:
+        return [(name, _ELEMENT_NAMES[memory.format], memory.shape or ()) for name, memory in some]
+
+    places = places_of(wide) + (spool.places() if spool else []) + places_of(narrow)
+    with open(path, "wb") as output:
+        output.write(_header(places, metadata))
+        for _, memory in wide:
+            output.write(memory.tobytes())
+        if spool:
+            spool.copy_to(output)
+        for _, memory in narrow:
+            output.write(memory.tobytes())
+
+
+def _header(places: Sequence[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
+    entries: dict = {"__metadata__": metadata}
+    begin = 0
+    for name, element, shape in places:
+        size = _SIZES[element]
+        for extent in shape:
+            size *= extent
+        offsets = [begin, begin + size]
+        entries[name] = {"dtype": element, "shape": list(shape), "data_offsets": offsets}
+        begin += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

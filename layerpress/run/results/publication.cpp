@@ -124,7 +124,7 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   std::set<std::string> without_tokens;
   for (const UncalibratedLinear& linear : uncalibrated) without_tokens.insert(linear.module);
   for (const Json& module : summary.details["modules"]) {
-    if (module["scheme"] != "moved") ++summary.modules;  // others are dense, but belong to what was asked for
+    if (module["scheme"] != "moved") ++summary.modules;  // a moved head stays dense
     if (!module["fallback"].is_string()) continue;
     ++summary.fallbacks;
     if (without_tokens.count(module["module"].get<std::string>()) != 0) continue;  // told below

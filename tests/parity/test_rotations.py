@@ -121,6 +121,17 @@ def test_what_is_said(tmp_path):
     assert line in " ".join(program.run("inspect", model, "--plan", "--recipe", recipe).output.split())
 
 
+@pytest.mark.parametrize("rotations, comparable", [(["R1"], False), (["R2"], True)])
+def test_errors_of_layers(rotations, comparable, tmp_path):
+    """R1 gives the residual stream another basis, in which the errors of single layers would mean nothing."""
+    model = tiny_models.save(tmp_path / "model")
+    rotate(model, tmp_path / "out", rotations=rotations)
+    tokens = program.write_token_file(tmp_path / "tokens.safetensors", SAMPLES)
+    outcome = program.run("eval", tmp_path / "out", "--reference", model, "--dataset", tokens)
+    assert ("layers" in outcome.json()) == comparable
+    assert ("is a rotation of the reference's" in outcome.errors) != comparable
+
+
 def test_a_tensor_that_the_graph_does_not_read(tmp_path):
     model = tiny_models.save(tmp_path / "model")
     tiny_models.rewrite_tensors(model, {**tiny_models.tensors(model), "mtp.norm.weight": torch.ones(64)})

@@ -98,17 +98,31 @@ bool same_layers(const execution::BodyRun& a, const execution::BodyRun& b) {
   return true;
 }
 
-/// Mean over the rows of ‖x - x̃‖ / ‖x̃‖ behind subgraph `s`, x̃ the reference's.
-double stream_error(const execution::BodyRun& model, const execution::BodyRun& reference, std::size_t s,
-                    std::size_t batches) {
-  double sum = 0, rows = 0;
+/// Means over the rows x behind a subgraph and the reference's x̃.
+struct StreamDifference {
+  double error = 0;   ///< ‖x - x̃‖ / ‖x̃‖
+  double cosine = 0;  ///< of the angle between x and x̃
+  double length = 0;  ///< ‖x‖ / ‖x̃‖
+
+  /// Whether a rotation, such as SpinQuant's R1, tells the streams apart: rows keep their lengths and lose their directions.
+  bool is_rotation() const { return std::abs(cosine) < 0.3 && std::abs(length - 1) < 0.2; }
+};
+
+StreamDifference stream_difference(const execution::BodyRun& model, const execution::BodyRun& reference, std::size_t s,
+                                   std::size_t batches) {
+  StreamDifference sums;
+  double rows = 0;
+  const auto sum_of = [](const at::Tensor& values) { return values.sum(at::kDouble).item<double>(); };
   for (std::size_t b = 0; b < batches; ++b) {
     const at::Tensor wanted = reference.stream(s, b).to(at::kFloat), own = model.stream(s, b).to(wanted.device());
-    const at::Tensor lengths = wanted.norm(2, {1}).clamp_min(std::numeric_limits<float>::min());
-    sum += ((own - wanted).norm(2, {1}) / lengths).sum(at::kDouble).item<double>();
+    const at::Tensor wanted_length = wanted.norm(2, {1}).clamp_min(std::numeric_limits<float>::min());
+    const at::Tensor length = own.norm(2, {1}, false, at::kFloat).clamp_min(std::numeric_limits<float>::min());
+    sums.error += sum_of((own - wanted).norm(2, {1}) / wanted_length);
+    sums.cosine += sum_of((own * wanted).sum(1) / wanted_length / length);
+    sums.length += sum_of(length / wanted_length);
     rows += static_cast<double>(wanted.size(0));
   }
-  return sum / rows;
+  return {sums.error / rows, sums.cosine / rows, sums.length / rows};
 }
 
 /// Runs the model and, if there is one, the reference, layer by layer in turn, so that only one layer's values of both
@@ -123,7 +137,7 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
     each->running = std::make_unique<RunningModel>(*each, batches, control);
     bodies.push_back(&each->running->body());
   }
-  const bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
+  bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
   const execution::BodyRun& longest = **std::max_element(
       bodies.begin(), bodies.end(), [](const auto* left, const auto* right) { return left->size() < right->size(); });
   const std::size_t most = longest.size();
@@ -132,8 +146,15 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
     control.step(s, most, longest.name(s));
     for (execution::BodyRun* body : bodies)
       if (s < body->size()) body->run(s);
-    if (compares && bodies[0]->is_layer(s))
-      errors.push_back({bodies[0]->name(s), stream_error(*bodies[0], *bodies[1], s, batches.size())});
+    if (!compares || !bodies[0]->is_layer(s)) continue;
+    const StreamDifference difference = stream_difference(*bodies[0], *bodies[1], s, batches.size());
+    if (errors.empty() && difference.is_rotation()) {
+      compares = false;
+      control.message(LogLevel::kInfo,
+                      "the model's residual stream is a rotation of the reference's; no errors of single layers");
+      continue;
+    }
+    errors.push_back({bodies[0]->name(s), difference.error});
   }
   control.step(most, most, "");
   for (Evaluated* each : models) {

@@ -115,6 +115,8 @@ std::string lower_case(std::string text) {
   return text;
 }
 
+bool has_ending(const std::string& path, std::string_view ending) { return lower_case(path).ends_with(ending); }
+
 bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }

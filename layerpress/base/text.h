@@ -28,6 +28,8 @@ std::string join_both(const std::string& first, const std::string& second);
 /// Letters as upper or lower case.
 std::string upper_case(std::string text);
 std::string lower_case(std::string text);
+/// Whether a path ends so ("model.GGUF" in ".gguf"); `ending` has small letters.
+bool has_ending(const std::string& path, std::string_view ending);
 
 /// Whether it is a number without a sign, in digits only.
 bool all_digits(std::string_view text);

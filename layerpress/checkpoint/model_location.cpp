@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
@@ -83,18 +84,25 @@ bool has_near_folder(const std::string& model) {
   return model.find('/') != std::string::npos && hint_for_missing_folder(model).starts_with("did you mean");
 }
 
-/// Of a folder that holds nothing but a divided GGUF file, the part that stands for it.
-std::optional<fs::path> first_part(const fs::path& folder) {
-  std::optional<fs::path> found;
+/// Of a folder that holds nothing but a GGUF file, whole or divided, the file or the part that stands for it.
+std::optional<fs::path> only_gguf_file(const fs::path& folder) {
   std::error_code failure;
   if (fs::exists(folder / "config.json", failure)) return std::nullopt;
+  std::vector<fs::path> first, later;
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
     const std::string name = entry.path().filename().string();
-    if (name.find("-00001-of-") == std::string::npos || entry.path().extension() != ".gguf") continue;
-    if (found) return std::nullopt;
-    found = entry.path();
+    if (!has_ending(name, ".gguf")) continue;
+    const bool is_later = name.find("-of-") != std::string::npos && name.find("-00001-of-") == std::string::npos;
+    (is_later ? later : first).push_back(entry.path());
   }
-  return found;
+  if (first.size() > 1)
+    throw CheckpointError("[checkpoint.locate] {} holds several GGUF files; name one, such as {}", folder.string(),
+                          in_quotes(std::min_element(first.begin(), first.end())->string()));
+  if (first.empty() && !later.empty())
+    throw CheckpointError(
+        "[checkpoint.locate] {} holds later parts of a GGUF file, but not the first (-00001-of-); fetch it",
+        folder.string());
+  return first.empty() ? std::nullopt : std::optional(first.front());
 }
 
 [[noreturn]] void refuse_missing_folder(const std::string& model) {
@@ -124,8 +132,8 @@ fs::path locate_model(const std::string& model) {
   std::error_code failure;
   if (model.empty())
     throw CheckpointError("[checkpoint.locate] the model's name is empty; pass a directory or org/name");
-  if (fs::is_directory(model, failure)) return first_part(model).value_or(model);
-  if (fs::is_regular_file(model, failure) && fs::path(model).extension() == ".gguf") return model;
+  if (fs::is_directory(model, failure)) return only_gguf_file(model).value_or(model);
+  if (fs::is_regular_file(model, failure) && has_ending(model, ".gguf")) return model;
   if (fs::exists(model, failure))
     throw CheckpointError(
         "[checkpoint.locate] {} is a file; pass the directory that holds config.json, or a .gguf file",

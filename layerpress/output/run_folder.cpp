@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -41,6 +42,9 @@ void check_replaced(const fs::path& output) {
 /// The finished folder takes the place of what is there, which must be nothing that the run or the user needs.
 void check_output(const OneshotOptions& options, const fs::path& model_location) {
   std::error_code failure;
+  if (std::any_of(options.output.begin(), options.output.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }))
+    throw UsageError("[options] --output: {} has characters that are no text, such as line breaks; choose another name",
+                     options.output);
   if (lies_in(options.output, model_location))
     throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
   for (const NamedPath& input : {NamedPath{"the model", model_location},

@@ -26,9 +26,7 @@ bool is_preset(const std::string& name) {
 
 }  // namespace
 
-bool asks_for_gguf(const OneshotOptions& options) {
-  return std::filesystem::path(options.output).extension() == ".gguf";
-}
+bool asks_for_gguf(const OneshotOptions& options) { return has_ending(options.output, ".gguf"); }
 
 bool divides_gguf(const OneshotOptions& options) {
   return options.max_shard_size != OneshotOptions().max_shard_size || options.is_given("max-shard-size");

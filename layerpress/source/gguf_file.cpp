@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/blocks/block_rows.h"
 #include "layerpress/gguf/container/file.h"
 #include "layerpress/gguf/placed_values.h"
@@ -378,16 +379,21 @@ class Opening {
 
 bool is_gguf_file(const std::filesystem::path& path) {
   std::error_code failure;
-  return path.extension() == ".gguf" && std::filesystem::is_regular_file(path, failure);
+  return has_ending(path.string(), ".gguf") && std::filesystem::is_regular_file(path, failure);
+}
+
+std::string about_gguf(std::string message, const std::filesystem::path& path) {
+  const std::string config = "config.json", metadata = "metadata, as config.json";
+  if (const auto at = message.find(config); at != std::string::npos && message.find(metadata) == std::string::npos)
+    message.replace(at, config.size(), metadata);
+  return message.find(path.string()) != std::string::npos ? message : message + " (" + path.string() + ")";
 }
 
 GgufFile open_gguf(const std::filesystem::path& path) {
   try {
     return Opening(path).open();
   } catch (const CheckpointError& failure) {
-    const std::string what = failure.what();
-    if (what.find(path.string()) != std::string::npos) throw;
-    throw CheckpointError("{} ({})", what, path.string());
+    throw CheckpointError("{}", about_gguf(failure.what(), path));
   }
 }
 

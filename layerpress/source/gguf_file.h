@@ -26,6 +26,9 @@ struct GgufFile {
 /// Whether a path is a GGUF file, by its name.
 bool is_gguf_file(const std::filesystem::path& path);
 
+/// A message about the model of such a file: names the metadata in place of the config.json that is made of it, and the file.
+std::string about_gguf(std::string message, const std::filesystem::path& path);
+
 /// Opens the other parts beside a first one, too. Throws CheckpointError for damaged files, and for models that Layerpress cannot read
 /// from a GGUF, naming what it lacks.
 GgufFile open_gguf(const std::filesystem::path& path);

@@ -42,6 +42,20 @@ TEST_F(ModelLocationTest, DirectoriesAreThemselves) {
   expect_says(error(""), {"empty"});
 }
 
+TEST_F(ModelLocationTest, AFolderOfOneGgufIsThatFile) {
+  const auto folder = cache_.write("one/README.md", "x").parent_path();
+  EXPECT_EQ(locate_model(folder.string()), folder);
+  const auto later = cache_.write("one/m-00002-of-00002.GGUF", "x");
+  expect_says(error(folder.string()), {"later parts", "not the first"});
+  const auto first = cache_.write("one/m-00001-of-00002.GGUF", "x");
+  EXPECT_EQ(locate_model(folder.string()), first);
+  EXPECT_EQ(locate_model(later.string()), later);
+  cache_.write("one/n.gguf", "x");
+  expect_says(error(folder.string()), {"several GGUF files", "m-00001-of-00002.GGUF"});
+  cache_.write("one/config.json", "{}");
+  EXPECT_EQ(locate_model(folder.string()), folder);
+}
+
 TEST_F(ModelLocationTest, MissingFoldersHaveTheNearestName) {
   cache_.write("models/smollm2-135m/config.json", "{}");
   cache_.write("models/qwen3/config.json", "{}");

@@ -92,7 +92,7 @@ def llama(tmp_path, **changes):
     ({"general.architecture": ["string", "lama"]}, ["'lama'", "did you mean llama"]),
     ({"llama.block_count": None}, ["llama.block_count"]),
     ({"llama.block_count": ["u32", 1]}, ["blk.1."]),
-    ({"llama.attention.head_count": ["u32", 0]}, ["num_attention_heads"]),
+    ({"llama.attention.head_count": ["u32", 0]}, ["metadata, as config.json", "num_attention_heads", "model.gguf"]),
     ({"llama.attention.head_count": ["u32", 1 << 20]}, ["shape"]),
     ({"llama.rope.dimension_count": ["u32", 8]}, ["llama.rope.dimension_count"]),
     ({"llama.attention.clamp_kqv": ["f32", 8.0]}, ["llama.attention.clamp_kqv", "8.0"]),

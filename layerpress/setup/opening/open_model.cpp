@@ -67,19 +67,12 @@ void read_quantized_attentions(OpenedModel& opened) {
   read_attentions(quant::parse_quantization_config(config, "config.json: quantization_config"), opened);
 }
 
-}  // namespace
-
-std::unique_ptr<residency::WeightSource> OpenedModel::weights() const {
-  return std::make_unique<residency::CheckpointWeights>(checkpoint);
-}
-
-OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
+OpenedModel open_at(const std::filesystem::path& path, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
   if (choice.in_memory)
     opened.stored = checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors);
   std::optional<at::ScalarType> dtype;  // of a model that is one file
-  if (const std::filesystem::path path = choice.in_memory ? "" : checkpoint::locate_model(model);
-      source::is_gguf_file(path))
+  if (source::is_gguf_file(path))
     dtype = open_file(path, opened, control);
   else if (!choice.in_memory)
     opened.stored = checkpoint::Checkpoint::open(path);
@@ -107,6 +100,22 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
   apply(own_stored_heads(opened), opened);
   model::check_weights(opened.traced.graph, *opened.checkpoint);
   return opened;
+}
+
+}  // namespace
+
+std::unique_ptr<residency::WeightSource> OpenedModel::weights() const {
+  return std::make_unique<residency::CheckpointWeights>(checkpoint);
+}
+
+OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
+  const std::filesystem::path path = choice.in_memory ? "" : checkpoint::locate_model(model);
+  try {
+    return open_at(path, choice, control);
+  } catch (const CheckpointError& failure) {
+    if (!source::is_gguf_file(path)) throw;
+    throw CheckpointError("{}", source::about_gguf(failure.what(), path));
+  }
 }
 
 Json config_of(const std::string& model) {

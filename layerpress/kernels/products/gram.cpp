@@ -122,9 +122,21 @@ std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, 
   return device.is_cpu() ? packed_chunk_bytes(rows, dtype) + packed_chunk_bytes(features, dtype) : 0;
 }
 
+void mirror_upper(at::Tensor& gram) {
+  constexpr std::int64_t kRows = 256;
+  for (std::int64_t first = 0; first < gram.size(0); first += kRows) {
+    const std::int64_t last = std::min(first + kRows, gram.size(0));
+    gram.slice(0, first, last).slice(1, 0, first).copy_(gram.slice(0, 0, first).slice(1, first, last).t());
+    at::Tensor square = gram.slice(0, first, last).slice(1, first, last);
+    const at::Tensor upper = square.triu();
+    square.copy_(upper + upper.triu(1).t());
+  }
+}
+
 at::Tensor symmetric_from_upper(const at::Tensor& gram) {
-  at::Tensor full = gram.triu();
-  return full.add_(gram.triu(1).t());
+  at::Tensor full = gram.clone(at::MemoryFormat::Contiguous);
+  mirror_upper(full);
+  return full;
 }
 
 }  // namespace layerpress::kernels

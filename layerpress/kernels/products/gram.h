@@ -44,7 +44,9 @@ std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType d
 std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
                                       at::Device device);
 
-/// Copies the upper triangle onto the lower one of a new tensor.
+/// Copies the upper triangle onto the lower one.
+void mirror_upper(at::Tensor& gram);
+/// The same in a new tensor.
 at::Tensor symmetric_from_upper(const at::Tensor& gram);
 
 }  // namespace layerpress::kernels

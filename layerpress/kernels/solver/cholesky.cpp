@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/products/gram_tiles.h"
@@ -106,6 +107,70 @@ bool factorize_by_panels(at::Tensor& matrix) {
   return true;
 }
 
+/// Substitutions with a factor that has both triangles, in rows of X. A row that is still to be solved is negated, so that products are
+/// added.
+class Substitution {
+ public:
+  Substitution(at::Tensor& x, const at::Tensor& factor) : x_(x), factor_(factor), size_(factor.size(0)) {
+    for (std::int64_t first = 0; first < size_; first += kBlock) {
+      const std::int64_t count = std::min(kBlock, size_ - first);
+      inverses_.push_back(at::zeros({count, count}, factor.options()));
+      Square(factor.data_ptr<float>() + first * (size_ + 1), size_, count)
+          .invert_negated(inverses_.back().data_ptr<float>());
+    }
+  }
+
+  /// X becomes U⁻ᵀ X.
+  void forward() {
+    x_.neg_();
+    for (std::int64_t panel = 0; panel < size_; panel += kPanel) {
+      const std::int64_t end = std::min(panel + kPanel, size_);
+      add_products(panel, end, 0, panel);
+      for (std::int64_t first = panel; first < end; first += kBlock) {
+        const std::int64_t last = std::min(first + kBlock, end);
+        add_products(first, last, panel, first);
+        divide(first, last, inverses_[block(first)]);
+      }
+    }
+  }
+
+  /// X becomes U⁻¹ X.
+  void backward() {
+    x_.neg_();
+    for (std::int64_t panel = (size_ - 1) / kPanel * kPanel; panel >= 0; panel -= kPanel) {
+      const std::int64_t end = std::min(panel + kPanel, size_);
+      add_products(panel, end, end, size_);
+      for (std::int64_t first = panel + (end - panel - 1) / kBlock * kBlock; first >= panel; first -= kBlock) {
+        const std::int64_t last = std::min(first + kBlock, end);
+        add_products(first, last, last, end);
+        divide(first, last, inverses_[block(first)].t().contiguous());
+      }
+    }
+  }
+
+ private:
+  static std::size_t block(std::int64_t row) { return static_cast<std::size_t>(row / kBlock); }
+
+  /// Adds to rows [first, last) of X the products of the factor's columns with rows [begin, end).
+  void add_products(std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
+    if (begin == end) return;
+    at::Tensor target = x_.slice(0, first, last);
+    accumulate_tiles(target, factor_.slice(0, begin, end).slice(1, first, last), x_.slice(0, begin, end));
+  }
+
+  void divide(std::int64_t first, std::int64_t last, const at::Tensor& transposed_inverse) {
+    at::Tensor target = x_.slice(0, first, last);
+    at::Tensor rows = at::zeros_like(target);
+    accumulate_tiles(rows, transposed_inverse, target);
+    target.copy_(rows);
+  }
+
+  at::Tensor& x_;
+  const at::Tensor& factor_;
+  std::int64_t size_;
+  std::vector<at::Tensor> inverses_;  // of the squares on the diagonal, negated
+};
+
 /// For other dtypes and devices.
 bool factorize_with_lapack(at::Tensor& matrix) {
   // Column-major, the upper triangle is the lower one, which is LAPACK's layout, so nothing is copied.
@@ -120,6 +185,21 @@ bool factorize_upper(at::Tensor& matrix) {
   const bool by_panels = matrix.is_cpu() && matrix.scalar_type() == at::kFloat;
   if (!(by_panels ? factorize_by_panels(matrix) : factorize_with_lapack(matrix))) return false;
   return matrix.diagonal().isfinite().all().item<bool>();
+}
+
+void solve_by_factor(at::Tensor& x, const at::Tensor& factor) {
+  if (x.is_cpu()) {
+    Substitution substitution(x, factor);
+    substitution.forward();
+    return substitution.backward();
+  }
+  x.copy_(at::linalg_solve_triangular(factor.t(), x, /*upper=*/false));
+  x.copy_(at::linalg_solve_triangular(factor, x, /*upper=*/true));
+}
+
+std::uint64_t solve_by_factor_workspace(std::int64_t columns, std::int64_t right_sides) {
+  return packed_chunk_bytes(kPanel, at::kFloat) + packed_chunk_bytes(right_sides, at::kFloat) +
+         sizeof(float) * static_cast<std::uint64_t>(kBlock * (columns + right_sides));
 }
 
 std::uint64_t factorize_upper_workspace(std::int64_t columns) {

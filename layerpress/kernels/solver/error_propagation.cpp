@@ -8,13 +8,14 @@
 
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/products/gram_tiles.h"
 #include "layerpress/kernels/solver/cholesky.h"
 
 namespace layerpress::kernels {
 namespace {
 
-// Rows that are moved at once: enough for fast products, few enough that padding a small weight is cheap.
-constexpr std::int64_t kBlockRows = 288;
+// Rows that are moved at once: enough for fast products, few enough that they need little memory.
+constexpr std::int64_t kBlockRows = 576;
 
 /// With few rows, W C is computed first and then divided; with many rows, C (XᵀX + ...)⁻¹ is computed once for all.
 bool has_few_rows(std::int64_t group_rows, std::int64_t columns) { return group_rows < columns; }
@@ -27,24 +28,18 @@ void damp(const at::Tensor& matrix, double damping) {
   diagonal.add_(added);
 }
 
-/// The lower Cholesky factor of the damped matrix, column-major. Returns nothing if a pivot is as small as the rounding
+/// The Cholesky factor of the damped matrix as solve_by_factor() wants it. Returns nothing if a pivot is as small as the rounding
 /// error of its diagonal element, because the solution would then be noise.
 at::Tensor factorized(const at::Tensor& gram, double damping) {
-  // The CPU reads only the upper triangle; column-major, it is the lower one.
   at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
   damp(matrix, damping);
   const at::Tensor diagonal = matrix.diagonal().clone();
   if (!factorize_upper(matrix)) return {};
-  at::Tensor lower = matrix.t();
   const double rounding = 4 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(gram.size(0)));
-  const bool clear = lower.diagonal().square().gt(diagonal * rounding).all().item<bool>();  // false for NaN, too
-  return clear ? lower : at::Tensor();
-}
-
-/// Replaces the rows of a contiguous B by those of B A⁻¹ for the symmetric A = L Lᵀ.
-void divide(at::Tensor& rows, const at::Tensor& lower) {
-  at::linalg_solve_triangular_out(rows, lower.t(), rows, /*upper=*/true, /*left=*/false);
-  at::linalg_solve_triangular_out(rows, lower, rows, /*upper=*/false, /*left=*/false);
+  const bool clear = matrix.diagonal().square().gt(diagonal * rounding).all().item<bool>();  // false for NaN, too
+  if (!clear) return {};
+  mirror_upper(matrix);
+  return matrix;
 }
 
 }  // namespace
@@ -54,13 +49,14 @@ std::optional<WeightMover> WeightMover::make(const at::Tensor& gram, const at::T
   if (!all_finite(cross)) return std::nullopt;
   WeightMover mover;
   mover.strength_ = options.strength;
-  mover.lower_ = factorized(gram.contiguous(), options.damping);
-  if (!mover.lower_.defined()) return std::nullopt;
+  mover.factor_ = factorized(gram.contiguous(), options.damping);
+  if (!mover.factor_.defined()) return std::nullopt;
   mover.right_ = cross.contiguous();
   if (has_few_rows(group_rows, gram.size(0))) return mover;
-  mover.right_ = cross.clone(at::MemoryFormat::Contiguous);
-  divide(mover.right_, mover.lower_);
-  mover.lower_.reset();
+  at::Tensor divided = cross.t().clone(at::MemoryFormat::Contiguous);
+  solve_by_factor(divided, mover.factor_);
+  mover.factor_.reset();
+  mover.right_ = divided.t().contiguous();
   if (!all_finite(mover.right_)) return std::nullopt;
   return mover;
 }
@@ -71,8 +67,8 @@ std::optional<WeightMover> WeightMover::make_for_outputs(const at::Tensor& gram,
   WeightMover mover;
   mover.strength_ = 1;
   mover.for_outputs_ = true;
-  mover.lower_ = factorized(gram.contiguous(), damping);
-  if (!mover.lower_.defined()) return std::nullopt;
+  mover.factor_ = factorized(gram.contiguous(), damping);
+  if (!mover.factor_.defined()) return std::nullopt;
   mover.right_ = output_cross.contiguous();
   return mover;
 }
@@ -80,19 +76,19 @@ std::optional<WeightMover> WeightMover::make_for_outputs(const at::Tensor& gram,
 at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) const {
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
   at::Tensor result = at::empty({rows, columns}, right_.options());
-  const at::Tensor block = at::zeros({kBlockRows, columns}, right_.options());
-  at::Tensor change = at::zeros_like(block);
   for (std::int64_t first = 0; first < rows; first += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - first);
-    at::Tensor wide = block.narrow(0, 0, count), target = result.narrow(0, first, count);
-    wide.copy_(weight.narrow(0, first, count));
+    at::Tensor target = result.narrow(0, first, count);
+    target.copy_(weight.narrow(0, first, count));
+    // Transposed, as solve_by_factor() wants it.
+    at::Tensor change = at::zeros({columns, count}, right_.options());
     if (for_outputs_)
-      change.narrow(0, 0, count).copy_(right_.narrow(0, first_row + first, count));
+      change.copy_(right_.narrow(0, first_row + first, count).t());
     else
-      at::mm_out(change, block, right_);
-    if (lower_.defined()) divide(change, lower_);
-    at::add_out(target, wide, change.narrow(0, 0, count), strength_);
-    if (!all_finite(target)) target.copy_(at::where(target.isfinite().all(1, /*keepdim=*/true), target, wide));
+      accumulate_product(change, right_, target.t().contiguous());
+    if (factor_.defined()) solve_by_factor(change, factor_);
+    const at::Tensor moved = at::add(target, change.t(), strength_);
+    target.copy_(all_finite(moved) ? moved : at::where(moved.isfinite().all(1, /*keepdim=*/true), moved, target));
   }
   return result;
 }
@@ -100,7 +96,7 @@ at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) 
 double WeightMover::flops(std::int64_t rows) const {
   const auto columns = static_cast<double>(right_.size(1));
   const double product = 2 * static_cast<double>(rows) * columns * columns;
-  return lower_.defined() && !for_outputs_ ? 2 * product : product;
+  return factor_.defined() && !for_outputs_ ? 2 * product : product;
 }
 
 double mover_flops(std::int64_t group_rows, std::int64_t columns) {
@@ -119,11 +115,15 @@ std::uint64_t mover_bytes(std::int64_t columns) {
 
 std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns) {
   const std::uint64_t matrix = mover_bytes(columns);
-  return matrix + std::max(factorize_upper_workspace(columns), has_few_rows(group_rows, columns) ? 0 : matrix);
+  const std::uint64_t division =
+      has_few_rows(group_rows, columns) ? 0 : matrix + solve_by_factor_workspace(columns, columns);
+  return matrix + std::max(factorize_upper_workspace(columns), division);
 }
 
 std::uint64_t moving_workspace(std::int64_t columns) {
-  return 2 * sizeof(float) * static_cast<std::uint64_t>(kBlockRows * columns);
+  const std::uint64_t block = sizeof(float) * static_cast<std::uint64_t>(kBlockRows * columns);
+  return 2 * block + std::max(solve_by_factor_workspace(columns, kBlockRows),
+                              packed_chunk_bytes(columns, at::kFloat) + packed_chunk_bytes(kBlockRows, at::kFloat));
 }
 
 }  // namespace layerpress::kernels

@@ -24,7 +24,7 @@ struct ErrorPropagation {
 /// (kernels/layers/output_cross.h); it includes part of the stream's own difference: W + (EᵀX) (XᵀX + damping mean(diagonal)
 /// I)⁻¹.
 ///
-/// Rows are moved in padded blocks of one size, so that the bits of a row do not depend on the rows moved with it.
+/// On a CPU, the bits of a row do not depend on the rows that are moved with it.
 class WeightMover {
  public:
   /// `gram` is fp32 [K, K], upper triangle; `cross` is fp32 [K, K], and the mover may keep it. `group_rows`, the rows
@@ -48,7 +48,7 @@ class WeightMover {
   WeightMover() = default;
   double strength_ = 0;
   bool for_outputs_ = false;
-  at::Tensor lower_;  // Cholesky factor [K, K], column-major; undefined if `right_` is already divided
+  at::Tensor factor_;  // as of solve_by_factor(), [K, K]; undefined if `right_` is already divided
   at::Tensor right_;  // the right factor of the weights: C; the whole C (XᵀX + ...)⁻¹ if there are many rows; or EᵀX
 };
 

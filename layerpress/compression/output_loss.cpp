@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "layerpress/kernels/products/gram.h"
+
 namespace layerpress::compression {
 namespace {
 
-constexpr std::int64_t kLossRows = 256;
+constexpr std::int64_t kLossRows = 288;
 
 }  // namespace
 
@@ -17,13 +19,17 @@ double output_loss(const at::Tensor& weight, const at::Tensor& result, const at:
     const std::int64_t count = std::min(kLossRows, weight.size(0) - first);
     at::Tensor difference = weight.narrow(0, first, count).to(at::kFloat);
     if (result.defined()) difference = difference - result.narrow(0, first, count);
-    loss += difference.mm(gram).mul_(difference).sum(at::kDouble).item<double>();
+    const at::Tensor transposed = difference.t().contiguous();
+    at::Tensor product = at::zeros_like(transposed);
+    kernels::accumulate_product(product, gram, transposed);  // the Gram matrix is symmetric
+    loss += product.mul_(transposed).sum(at::kDouble).item<double>();
   }
   return loss;
 }
 
 std::uint64_t output_loss_workspace(std::int64_t columns) {
-  return static_cast<std::uint64_t>(4 * kLossRows * columns) * sizeof(float);
+  return static_cast<std::uint64_t>(4 * kLossRows * columns) * sizeof(float) +
+         kernels::product_workspace_bytes(columns, kLossRows, at::kFloat, at::kCPU);
 }
 
 double output_loss_flops(std::int64_t rows, std::int64_t columns) {

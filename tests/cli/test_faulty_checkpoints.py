@@ -171,7 +171,7 @@ def test_config_that_is_no_json(content, broken, refused, rounding):
     ("vocab_size", 95, "embed_tokens"), ("attention_bias", True, "q_proj.bias"), ("head_dim", 32, "shape"),
     ("num_key_value_heads", 3, "3"), ("hidden_size", "64", "hidden_size"), ("hidden_size", -64, "hidden_size"),
     ("hidden_size", 10**30, "hidden_size"), ("hidden_size", None, "hidden_size"), ("num_attention_heads", 0, "num_attention_heads"),
-    ("hidden_act", "relu6", "relu6"), ("rope_parameters", {"rope_type": "spiral"}, "spiral"), ("rope_parameters", 3, "rope"),
+    ("partial_rotary_factor", 0.5, "--model-graph export"), ("rope_parameters", {"rope_type": "spiral"}, "spiral"), ("rope_parameters", 3, "rope"),
     ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}, "'linear' are out of range"),
     ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": -2.0}, "'linear' are out of range"),
     ("rope_parameters", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": -2.0}, "'dynamic' are out of range"),

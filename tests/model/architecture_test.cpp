@@ -129,6 +129,7 @@ TEST(TraceModel, NamesTheKeyAtFault) {
   EXPECT_NE(with("rope_scaling", {{"rope_type", "spiral"}, {"factor", 2}}).find("spiral"), std::string::npos);
   EXPECT_NE(with("rope_scaling", {{"rope_type", "linear"}}).find("factor"), std::string::npos);
   EXPECT_NE(with("rope_scaling", 7).find("rope_scaling"), std::string::npos);
+  EXPECT_NE(with("partial_rotary_factor", 0.5).find("ignores partial_rotary_factor 0.5"), std::string::npos);
   EXPECT_NE(with("architectures", 7).find("architectures"), std::string::npos);
   Json config = small_config(llama());
   config.erase("vocab_size");

@@ -28,6 +28,21 @@ def test_fp32(family, tmp_path, monkeypatch):
         assert differences(folder, tmp_path, lengths) < 1e-4
 
 
+@pytest.mark.parametrize("family, settings", [
+    pytest.param("Llama", {"hidden_act": "relu"}),
+    pytest.param("Olmoe", {"clip_qkv": 0.5, "num_experts": 4, "num_experts_per_tok": 2}, marks=pytest.mark.nightly),
+])
+def test_variants_that_the_built_in_graph_lacks(family, settings, tmp_path, monkeypatch):
+    """They are exported without being asked for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tiny_models.save(tmp_path / "model", family, **settings)
+    data = program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples(LENGTHS))
+    found = program.run("eval", folder, "--dataset", data).json()
+    assert found == {**program.run("eval", folder, "--dataset", data, "--model-graph", "export").json(), "seconds": found["seconds"]}
+    key = next(iter(settings))
+    program.fails("eval", folder, "--dataset", data, "--model-graph", "builtin", fragments=[key, "leave out --model-graph builtin"])
+
+
 @pytest.mark.nightly
 def test_windows(tmp_path, monkeypatch):
     """The windows of DeepSeek V4 have 128 and 4 tokens."""

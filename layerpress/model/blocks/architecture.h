@@ -5,11 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/graph/graph.h"
 
 namespace layerpress::model {
+
+/// A config asks for something that a family has in transformers, but not in its graph here.
+class UnknownVariantError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
 
 /// A tensor with a part of every expert of a layer that no FusedTensor describes, because its members do not lie one after the
 /// other: matrices have a row per input, or biases or columns of gate and up alternate.

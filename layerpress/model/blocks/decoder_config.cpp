@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "layerpress/model/blocks/architecture.h"
+
 namespace layerpress::model {
 namespace {
 
@@ -29,8 +31,9 @@ std::string activation_function(const Json& config, const DecoderDefaults& defau
   const auto name = json_get_or<std::string>(config, defaults.activation_key, kConfigFile, defaults.activation);
   const auto known = kKnown.find(name);
   if (known == kKnown.end())
-    throw CheckpointError("[model.config] config.json: {} '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
-                          defaults.activation_key, name);
+    throw UnknownVariantError(
+        "[model.config] config.json: {} '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
+        defaults.activation_key, name);
   return known->second;
 }
 

@@ -29,7 +29,7 @@ struct RopeSource {
   double exponent(std::int64_t pair) const { return 2.0 * static_cast<double>(pair) / static_cast<double>(dims); }
 };
 
-RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
+RopeSource read_source(const Json& config, const DecoderConfig& decoder, bool rotates_part) {
   RopeSource source;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(key);
@@ -47,6 +47,12 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
   if (!(source.theta > 1) || !(partial > 0) || partial > 1)
     throw CheckpointError("[model.rope] config.json: rope_theta {} or partial_rotary_factor {} is out of range",
                           source.theta, partial);
+  if (partial != 1 && !rotates_part)
+    throw CheckpointError(
+        "[model.rope] config.json: transformers ignores partial_rotary_factor {} in this model, and other engines do "
+        "not; "
+        "remove it, or compute as transformers does with --model-graph export",
+        partial);
   source.dims = static_cast<std::int64_t>(static_cast<double>(decoder.head_dim) * partial);
   if (source.dims < 4 || source.dims % 2 != 0)
     throw CheckpointError("[model.rope] config.json: {} rotated features of a head; expected an even number above 3",
@@ -149,8 +155,8 @@ void require_angles(const RopeSource& source, const graph::RopeTable& table) {
 
 }  // namespace
 
-graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder) {
-  const RopeSource source = read_source(config, decoder);
+graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder, bool rotates_part) {
+  const RopeSource source = read_source(config, decoder, rotates_part);
   graph::RopeTable table;
   table.theta = source.theta;
   table.inverse_frequencies = plain_frequencies(source);

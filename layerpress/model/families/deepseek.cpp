@@ -164,7 +164,8 @@ TracedModel trace_deepseek_v2(const Json& config) {
   const DecoderConfig decoder = parse_config(config, defaults);
   if (json_get_or<bool>(config, "norm_topk_prob", kConfigFile, false) ||
       json_get_or<bool>(config, "mlp_bias", kConfigFile, false))
-    throw CheckpointError("[model.config] config.json: norm_topk_prob and mlp_bias are not supported for DeepSeek V2");
+    throw UnknownVariantError(
+        "[model.config] config.json: norm_topk_prob and mlp_bias are not supported for DeepSeek V2");
   ExpertBlock experts = parse_experts(config, "DeepseekV2", defaults);
   experts.class_name = "DeepseekV2Moe";
   const auto method = json_get_or<std::string>(config, "topk_method", kConfigFile, "greedy");

@@ -7,7 +7,7 @@ namespace layerpress::model {
 TracedModel trace_olmoe(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096, .epsilon = 1e-5});
   if (json_has(config, "clip_qkv"))
-    throw CheckpointError("[model.config] config.json: 'clip_qkv' is not supported; it must be null");
+    throw UnknownVariantError("[model.config] config.json: 'clip_qkv' is not supported");
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 64, .top_k = 8, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});

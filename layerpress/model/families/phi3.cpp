@@ -58,7 +58,8 @@ TracedModel trace_phi3(const Json& config) {
         tracer, decoder, "Phi3", [&](Symbol input) { return phi3_attention(tracer, decoder, window, input); },
         [&](Symbol input) { return phi3_mlp(tracer, decoder, input); }, x);
   };
-  TracedModel model = causal_language_model("Phi3", decoder, phi3_rope(config), layer);
+  const ModelEnds ends{.rope_tables = {parse_rope(phi3_rope(config), decoder, /*rotates_part=*/true)}};
+  TracedModel model = causal_language_model("Phi3", decoder, config, layer, ends);
   model.fused_modules = {};
   return model;
 }

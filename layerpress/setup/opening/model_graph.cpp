@@ -112,9 +112,14 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
   const bool built_in = model::is_built_in(checkpoint.config());
   if (choice.graph == "export") return exported_model(checkpoint, choice, control);
   if (choice.graph == "auto" && !built_in) return exported_if_possible(checkpoint, choice, control);
-  model::TracedModel model = model::trace_model(checkpoint.config());
-  model::use_stored_names(model, checkpoint);
-  return model;
+  try {
+    model::TracedModel model = model::trace_model(checkpoint.config());
+    model::use_stored_names(model, checkpoint);
+    return model;
+  } catch (const model::UnknownVariantError& failure) {
+    if (choice.graph == "builtin") throw CheckpointError("{}; leave out --model-graph builtin", failure.what());
+    return exported_if_possible(checkpoint, choice, control);
+  }
 }
 
 }  // namespace layerpress::setup

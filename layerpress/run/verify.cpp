@@ -131,6 +131,8 @@ void add_changes(const compression::Modifier& modifier, const model::TracedModel
     changes.unknown |= !pruning->is_decided();
   else if (const auto* editing = dynamic_cast<const compression::EditingModifier*>(&modifier))
     add_edits(*editing, traced, changes);
+  else if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(&modifier))
+    changes.follow_original |= quantizer->wants_original();
 }
 
 /// The recipe that a checkpoint was made by; nothing: it does not say.

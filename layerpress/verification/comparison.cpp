@@ -148,7 +148,8 @@ struct Places {
 
 /// Compares one weight, some rows at a time. Returns its relative error. `known`: norm_scales().
 double compare_weight(const ComparedWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
-                      const Change& change, const at::Tensor& known, Findings& findings) {
+                      const Change& change, const at::Tensor& known, Findings& findings,
+                      bool follows_original = false) {
   const std::string module = parent_name(weight.name);
   const Limits own = limits_of(weight.bits);
   const Limits limits =
@@ -179,10 +180,15 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     findings.fault("source", module, rows_off);
   else if (foreign.count > 0)
     findings.warning("source", module, rows_off);
-  else if (relative > limits.error)
+  else if (relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
     findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
-  else if (change.moves && !is_fitted && product > kMostGrown * power)
+  else if ((change.moves || follows_original) && !is_fitted && product > kMostGrown * power)
     findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", product / power));
+  else if (relative > limits.error)
+    findings.warning("source", module,
+                     fmt::format("differs from the source by {:.2f} of its size, moved towards the original model's "
+                                 "outputs; more samples would move it less",
+                                 relative));
   else if (!change.moves && !is_fitted && suspicious.count > 0)
     findings.warning(
         "source", module,
@@ -279,8 +285,9 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
       if (quantized == result.quantized.end())
         compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name), findings);
       else if (quantized->second.shape.size() == 2)
-        comparison.errors.push_back({parent_name(name), compare_weight(described(quantized->second), expected, found,
-                                                                       change, known, findings)});
+        comparison.errors.push_back(
+            {parent_name(name), compare_weight(described(quantized->second), expected, found, change, known, findings,
+                                               changes.follow_original)});
     } catch (const CheckpointError& error) {
       findings.fault("codes", name, error.what());
     }

@@ -291,6 +291,15 @@ def test_groups_of_zeros(scheme, samples, tmp_path, results):
     assert verified(out, code=0)["faults"] == []
 
 
+def test_moved_weights_may_be_far_from_the_source(made, sources, tmp_path):
+    """best moves weights, so that what would be a fault of rounding alone is a warning."""
+    for scheme, kind in (("best", "warning"), ("int4", "fault")):
+        folder = shutil.copytree(made("dense", scheme), tmp_path / scheme)
+        change(Q + "weight_scale", lambda scale: scale * 1.63)(folder)
+        output = program.run("verify", folder, "--source", sources["dense"], code=None).output
+        assert f"{kind}: [source] {Q[:-1]}: differs from the source by 0.6" in output
+
+
 def test_faults_are_said_and_counted(made, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(made("dense", "int4"), folder)

@@ -10,6 +10,7 @@
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
+#include "layerpress/gguf/architectures/architecture.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/recipe/standard_recipe.h"
@@ -147,6 +148,8 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   setup.device_budget = options.device_memory_budget.empty()
                             ? kUnlimited
                             : parse_bytes(options.device_memory_budget, "--device-memory-budget");
+  if (recipe::asks_for_gguf(options) && !options.model_in_memory)
+    gguf::architecture_for(config_of(options.model));  // refuses a model before its graph is made
   setup.model =
       open_model(options.model,
                  {options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted, options.model_graph,

@@ -221,10 +221,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     const graph::Graph& graph = model.traced.graph;
     const graph::ResidualStream stream = graph::residual_stream(graph);
     if (!stream.hindrance.empty())
-      throw RecipeError(
-          "[recipe.check] {}: R1 would change what this model computes: {}; use rotations: [R2], or "
-          "--quality best in place of max",
-          where_, stream.hindrance);
+      throw RecipeError("[recipe.check] {}: R1 would change what this model computes: {}{}", where_, stream.hindrance,
+                        of_option() ? "" : "; use rotations: [R2]");
     const std::int64_t size = block_ > 0 ? block_ : stream.width;
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,
@@ -256,6 +254,9 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
         size, stream.writers.size(), stream.readers.size());
   }
 
+  /// Whether --quality asks for the rotations, whose place in messages says what does without them.
+  bool of_option() const { return where_.find("--quality") != std::string::npos; }
+
   /// A tensor that the graph does not read may belong to the stream, too.
   void refuse_unread(const rewrite::Model& model, std::int64_t width, const TurnedTensors& turned) const {
     const std::set<std::string> read = graph::weights_read(model.traced.graph);
@@ -265,8 +266,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       if (std::find(shape.begin(), shape.end(), width) != shape.end())
         throw RecipeError(
             "[recipe.check] {}: {} has the residual stream's width {}, but the model's graph does not read it, so that "
-            "R1 could leave it wrong; use rotations: [R2], or remove the tensor",
-            where_, name, width);
+            "R1 could leave it wrong; {}remove the tensor",
+            where_, name, width, of_option() ? "" : "use rotations: [R2], or ");
     }
   }
 
@@ -274,10 +275,11 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
   std::string turn_heads(const graph::Graph& graph, TurnedTensors& turned) const {
     const graph::AllValueHeads all = graph::value_heads(graph);
     if (all.heads.empty())
-      throw RecipeError("[recipe.check] {}: R2 turns the values of attentions, but {}; use rotations: [R1]", where_,
+      throw RecipeError("[recipe.check] {}: R2 turns the values of attentions, but {}{}", where_,
                         all.others.empty() ? "the model's graph has none"
                                            : fmt::format("{}: {}", graph.module_name(graph.nodes[all.others[0].first]),
-                                                         all.others[0].second));
+                                                         all.others[0].second),
+                        of_option() ? "" : "; use rotations: [R1]");
     std::map<std::int64_t, HadamardPtr> matrices;
     for (const graph::ValueHeads& heads : all.heads) {
       HadamardPtr& matrix = matrices[heads.head_dim];

@@ -56,20 +56,11 @@ void place_samples(dist::Group& group, Calibration& calibration) {
   std::iota(calibration.set.places.begin(), calibration.set.places.end(), before);
 }
 
-/// Some models compute nonsense for positions that they were not made for.
 void say_long_samples(Rank& rank, const setup::RunSetup& setup, const data::CalibrationSet& set) {
-  std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < set.sample_count(); ++i)
-    longest = std::max(longest, set.sample_offsets[i + 1] - set.sample_offsets[i]);
+  std::int64_t longest = setup::longest_sample(set);
   for (const at::Tensor& other : rank.group.all_gather(at::full({1}, longest, at::kLong)))
     longest = std::max(longest, other.item<std::int64_t>());
-  const std::int64_t most = setup.model.traced.max_position_embeddings;
-  if (most > 0 && longest > most)
-    rank.control.message(
-        LogLevel::kWarning,
-        fmt::format("[data] samples have up to {} tokens, but the model's max_position_embeddings is {}; "
-                    "add --max-seq-length {}",
-                    longest, most, most));
+  setup::warn_beyond_context(longest, setup.model.traced.max_position_embeddings, rank.control);
 }
 
 data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSetup& setup,

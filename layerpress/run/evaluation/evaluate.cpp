@@ -298,6 +298,7 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
   setup::require_lengths(graph, set, options.dataset);
+  setup::warn_beyond_context(setup::longest_sample(set), model.model.traced.max_position_embeddings, control);
   if (reference) setup::require_lengths(reference->model.traced.graph, set, options.dataset);
   const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
   const auto batches = setup::make_batches(set, batch_tokens, graph);

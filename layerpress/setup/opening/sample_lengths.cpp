@@ -31,4 +31,19 @@ void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set,
   }
 }
 
+std::int64_t longest_sample(const data::CalibrationSet& set) {
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < set.sample_count(); ++i)
+    longest = std::max(longest, set.sample_offsets[i + 1] - set.sample_offsets[i]);
+  return longest;
+}
+
+void warn_beyond_context(std::int64_t longest, std::int64_t context, const RunControl& control) {
+  if (context <= 0 || longest <= context) return;
+  control.message(LogLevel::kWarning,
+                  fmt::format("[data] samples have up to {} tokens, but the model's max_position_embeddings is {}; "
+                              "add --max-seq-length {}",
+                              longest, context, context));
+}
+
 }  // namespace layerpress::setup

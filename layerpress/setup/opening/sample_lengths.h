@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "layerpress/base/progress.h"
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/graph/graph.h"
 
@@ -10,5 +12,11 @@ namespace layerpress::setup {
 /// Throws DataError, which names the sample and what to do, if a sample of `dataset` has more or fewer tokens than the
 /// imported programs of the graph hold for.
 void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set, const std::string& dataset);
+
+std::int64_t longest_sample(const data::CalibrationSet& set);
+
+/// Warns of samples that are longer than a model's context (0: not known): some models compute nonsense for positions that they were
+/// not made for.
+void warn_beyond_context(std::int64_t longest, std::int64_t context, const RunControl& control);
 
 }  // namespace layerpress::setup

@@ -84,8 +84,8 @@ struct Evaluation {
     std::string name;
     double relative_error = 0;
   };
-  std::vector<LayerError>
-      layers;  ///< in order; empty without `reference`, or if its layers or the stream's basis (R1) differ
+  /// In order; empty without `reference`, or if its layers or the basis of its stream (SpinQuant's R1) differ.
+  std::vector<LayerError> layers;
   /// With tasks: {"engine", "eval_time", "tasks": {name: {"metrics": {name: value}, "flex_extract", and with a
   /// reference "reference": its metrics, "recovery": their quotients}}}.
   Json tasks;

@@ -1,10 +1,11 @@
 #include "layerpress/compression/output_loss.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 
-#include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/layers/linear.h"
 
 namespace layerpress::compression {
 namespace {
@@ -19,17 +20,15 @@ double output_loss(const at::Tensor& weight, const at::Tensor& result, const at:
     const std::int64_t count = std::min(kLossRows, weight.size(0) - first);
     at::Tensor difference = weight.narrow(0, first, count).to(at::kFloat);
     if (result.defined()) difference = difference - result.narrow(0, first, count);
-    const at::Tensor transposed = difference.t().contiguous();
-    at::Tensor product = at::zeros_like(transposed);
-    kernels::accumulate_product(product, gram, transposed);  // the Gram matrix is symmetric
-    loss += product.mul_(transposed).sum(at::kDouble).item<double>();
+    // The Gram matrix is symmetric, so that its rows are those of its transpose.
+    loss += kernels::linear(difference, gram).mul_(difference).sum(at::kDouble).item<double>();
   }
   return loss;
 }
 
 std::uint64_t output_loss_workspace(std::int64_t columns) {
-  return static_cast<std::uint64_t>(4 * kLossRows * columns) * sizeof(float) +
-         kernels::product_workspace_bytes(columns, kLossRows, at::kFloat, at::kCPU);
+  return static_cast<std::uint64_t>(3 * kLossRows * columns) * sizeof(float) +
+         kernels::linear_workspace_bytes(kLossRows, columns, at::kFloat, at::get_num_threads());
 }
 
 double output_loss_flops(std::int64_t rows, std::int64_t columns) {

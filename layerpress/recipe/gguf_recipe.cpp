@@ -1,7 +1,6 @@
 #include "layerpress/recipe/gguf_recipe.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"

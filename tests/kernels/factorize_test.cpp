@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/solver/cholesky.h"
 #include "layerpress/kernels/solver/factorize_together.h"
 #include "tests/base/heap_meter.h"
 #include "tests/kernels/relative_difference.h"
@@ -128,6 +129,24 @@ TEST(Factorize, RefusesWhatIsNotPositiveDefiniteInAnyPanel) {
     broken[column - 1][column] = 1e6;  // an impossible correlation
     EXPECT_FALSE(factorize(broken, {.activation_order = false}).has_value()) << column;
   }
+}
+
+TEST(SolveByFactor, AgreesWithTheInverseForEverySize) {
+  for (const std::int64_t columns : {1, 47, 48, 49, 191, 192, 200, 450})
+    for (const std::int64_t sides : {1, 48, 70}) {
+      at::Tensor factor = gram_of(columns);
+      factor.diagonal().add_(factor.diagonal().mean());
+      const at::Tensor matrix = symmetric_from_upper(factor).to(at::kDouble);
+      ASSERT_TRUE(factorize_upper(factor));
+      mirror_upper(factor);
+      const at::Tensor b = at::randn({columns, sides});
+      at::Tensor x = b.clone();
+      solve_by_factor(x, factor);
+      EXPECT_LT(relative_difference(x, at::linalg_solve(matrix, b.to(at::kDouble))), 1e-5) << columns << " " << sides;
+      at::Tensor last = b.slice(1, sides - 1).contiguous();
+      solve_by_factor(last, factor);
+      EXPECT_TRUE(last.equal(x.slice(1, sides - 1))) << columns << " " << sides;  // whatever is beside it
+    }
 }
 
 TEST(Factorize, DoesNotDependOnThreads) {

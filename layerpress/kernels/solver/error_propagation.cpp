@@ -1,6 +1,7 @@
 #include "layerpress/kernels/solver/error_propagation.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/products/gram.h"
 #include "layerpress/kernels/products/gram_tiles.h"
+#include "layerpress/kernels/products/product.h"
 #include "layerpress/kernels/solver/cholesky.h"
 
 namespace layerpress::kernels {
@@ -42,6 +44,14 @@ at::Tensor factorized(const at::Tensor& gram, double damping) {
   return matrix;
 }
 
+/// rows matrixᵀ, in fp32.
+at::Tensor times_transposed(const at::Tensor& rows, const at::Tensor& matrix) {
+  if (!rows.is_cpu()) return at::linear(rows, matrix);
+  at::Tensor product = at::empty({rows.size(0), matrix.size(0)}, rows.options());
+  multiply_wide({rows, matrix, matrix, /*bias=*/nullptr, product, /*gated=*/false});
+  return product;
+}
+
 }  // namespace
 
 std::optional<WeightMover> WeightMover::make(const at::Tensor& gram, const at::Tensor& cross, std::int64_t group_rows,
@@ -56,7 +66,7 @@ std::optional<WeightMover> WeightMover::make(const at::Tensor& gram, const at::T
   at::Tensor divided = cross.t().clone(at::MemoryFormat::Contiguous);
   solve_by_factor(divided, mover.factor_);
   mover.factor_.reset();
-  mover.right_ = divided.t().contiguous();
+  mover.right_ = divided;
   if (!all_finite(mover.right_)) return std::nullopt;
   return mover;
 }
@@ -80,17 +90,22 @@ at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) 
     const std::int64_t count = std::min(kBlockRows, rows - first);
     at::Tensor target = result.narrow(0, first, count);
     target.copy_(weight.narrow(0, first, count));
-    // Transposed, as solve_by_factor() wants it.
-    at::Tensor change = at::zeros({columns, count}, right_.options());
-    if (for_outputs_)
-      change.copy_(right_.narrow(0, first_row + first, count).t());
-    else
-      accumulate_product(change, right_, target.t().contiguous());
-    if (factor_.defined()) solve_by_factor(change, factor_);
-    const at::Tensor moved = at::add(target, change.t(), strength_);
+    const at::Tensor change =
+        factor_.defined() ? divided_rows(target, first_row + first).t() : times_transposed(target, right_);
+    const at::Tensor moved = at::add(target, change, strength_);
     target.copy_(all_finite(moved) ? moved : at::where(moved.isfinite().all(1, /*keepdim=*/true), moved, target));
   }
   return result;
+}
+
+at::Tensor WeightMover::divided_rows(const at::Tensor& weight, std::int64_t first_row) const {
+  at::Tensor change = at::zeros({weight.size(1), weight.size(0)}, right_.options());
+  if (for_outputs_)
+    change.copy_(right_.narrow(0, first_row, weight.size(0)).t());
+  else
+    accumulate_product(change, right_, weight.t().contiguous());
+  solve_by_factor(change, factor_);
+  return change;
 }
 
 double WeightMover::flops(std::int64_t rows) const {
@@ -122,8 +137,9 @@ std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns) {
 
 std::uint64_t moving_workspace(std::int64_t columns) {
   const std::uint64_t block = sizeof(float) * static_cast<std::uint64_t>(kBlockRows * columns);
-  return 2 * block + std::max(solve_by_factor_workspace(columns, kBlockRows),
-                              packed_chunk_bytes(columns, at::kFloat) + packed_chunk_bytes(kBlockRows, at::kFloat));
+  return 2 * block + std::max({solve_by_factor_workspace(columns, kBlockRows),
+                               packed_chunk_bytes(columns, at::kFloat) + packed_chunk_bytes(kBlockRows, at::kFloat),
+                               wide_workspace_bytes(kBlockRows, columns, at::get_num_threads())});
 }
 
 }  // namespace layerpress::kernels

@@ -46,6 +46,8 @@ class WeightMover {
 
  private:
   WeightMover() = default;
+  /// The change of some rows, transposed: [K, rows].
+  at::Tensor divided_rows(const at::Tensor& weight, std::int64_t first_row) const;
   double strength_ = 0;
   bool for_outputs_ = false;
   at::Tensor factor_;  // as of solve_by_factor(), [K, K]; undefined if `right_` is already divided

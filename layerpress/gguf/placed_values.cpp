@@ -34,12 +34,18 @@ at::Tensor placed(at::Tensor value, const TensorPlace& place) {
   if (place.paired_heads > 0)
     value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/false));
   if (place.added != 0) value = value.to(at::kFloat) + place.added;
+  if (place.negative_exponential) value = value.to(at::kFloat).exp().neg();
   return place.squeezed ? value.squeeze() : value;
 }
 
 bool keeps_rows(const TensorPlace& place) {
   return !place.transposed_first && !place.transposed_last && place.rows == RowRange{} && !place.stacked_parts &&
-         place.added == 0 && !place.squeezed;
+         place.added == 0 && !place.negative_exponential && !place.squeezed;
+}
+
+at::Tensor values_before(const at::Tensor& value, const TensorPlace& place) {
+  if (place.negative_exponential) return value.to(at::kFloat).neg().log();
+  return place.added != 0 ? value.to(at::kFloat) - place.added : value;
 }
 
 bool is_unchanged(const TensorPlace& place) { return keeps_rows(place) && place.paired_heads == 0; }
@@ -66,8 +72,7 @@ std::vector<std::int64_t> shape_before(const std::vector<TensorPlace>& places,
 }
 
 void take_back(const at::Tensor& value, const TensorPlace& place, const at::Tensor& whole) {
-  at::Tensor back = place.squeezed ? value.unsqueeze(1) : value;
-  if (place.added != 0) back = back.to(at::kFloat) - place.added;
+  at::Tensor back = values_before(place.squeezed ? value.unsqueeze(1) : value, place);
   if (place.paired_heads > 0)
     back = back.index_select(0, paired_order(back.size(0), place.paired_heads, /*back=*/true));
   back = transposed(back, place.transposed_last);

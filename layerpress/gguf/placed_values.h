@@ -12,6 +12,9 @@ namespace layerpress::gguf {
 /// What becomes of an uncompressed tensor of a checkpoint on the way into a GGUF.
 at::Tensor placed(at::Tensor value, const TensorPlace& place);
 
+/// Undoes what `placed` does to single values.
+at::Tensor values_before(const at::Tensor& value, const TensorPlace& place);
+
 /// Whether only the order of rows changes, which blocks allow.
 bool keeps_rows(const TensorPlace& place);
 

@@ -22,6 +22,7 @@ using gguf::keeps_rows;
 using gguf::paired_order;
 using gguf::placed;
 using gguf::TensorPlace;
+using gguf::values_before;
 
 constexpr char kPart = '|';                      // behind the name of a tensor that is stored in parts
 constexpr const char* kFileName = "model.gguf";  // in the unfinished folder
@@ -103,7 +104,7 @@ class GgufTarget final : public Target {
     const TensorPlace place = place_of(name);
     if (!keeps_rows(place) && stored.scalar_type() == at::kByte)
       throw InternalError("[target.gguf] blocks of {} were changed on their way into the file", name);
-    at::Tensor value = place.added != 0 ? stored - place.added : stored;
+    at::Tensor value = values_before(stored, place);
     if (place.paired_heads > 0)
       value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/true));
     return value;

@@ -74,6 +74,7 @@ Json printed(const gguf::TensorPlace& place) {
   if (place.transposed_last) all["transposed_last"] = true;
   if (place.paired_heads > 0) all["paired_heads"] = place.paired_heads;
   if (place.added != 0) all["added"] = place.added;
+  if (place.negative_exponential) all["negative_exponential"] = true;
   if (place.squeezed) all["squeezed"] = true;
   return all;
 }

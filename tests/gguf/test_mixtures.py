@@ -2,9 +2,10 @@
 
 import json
 
+import gguf
 import numpy as np
 import pytest
-from support import gguf_facts, gguf_files, llama
+from support import block_models, gguf_facts, gguf_files, llama, program
 
 MIXTURES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S",
             "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4_MOE")
@@ -104,3 +105,21 @@ def test_types_are_those_of_llama_quantize(model, tmp_path):
         written = gguf_files.tensor_types(job["target"])
         different = {name: (types[name], written[name]) for name in types if types[name] != written[name]}
         assert not different, (mixture, importance, different)
+
+
+@llama.needs_llama
+@pytest.mark.nightly
+def test_whole_files_are_those_of_llama_quantize(tmp_path):
+    """Of a model with a delta rule in most layers, whose tensors no table above has."""
+    model = block_models.save(tmp_path / "model", "Qwen3Next", num_hidden_layers=4, head_dim=64, norm_topk_prob=True, num_experts=4,
+                              num_experts_per_tok=2, moe_intermediate_size=256, shared_expert_intermediate_size=256,
+                              linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=64, linear_value_head_dim=64)
+    source = program.oneshot(model, tmp_path / "source.gguf", "--scheme", "F32", "--algorithm", "rtn")
+    files = {"Q4_0": 2, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "IQ4_XS": 30}
+    llama.quantize([{"source": str(source), "target": str(tmp_path / f"{name}-llama.gguf"), "file_type": number, "importance": {}}
+                    for name, number in files.items()], tmp_path)
+    for name in files:
+        ours = program.oneshot(model, tmp_path / f"{name}.gguf", "--scheme", name, "--algorithm", "rtn")
+        found, wanted = ({tensor.name: (tensor.tensor_type, tensor.data.tobytes()) for tensor in gguf.GGUFReader(file).tensors}
+                         for file in (ours, tmp_path / f"{name}-llama.gguf"))
+        assert found == wanted, name

@@ -10,7 +10,8 @@ from support.token_texts import texts
 from test_tokenizers import WAYS, byte_fallback, byte_level, write_model
 from tokenizers import Tokenizer
 
-EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss")  # families whose graphs PyTorch exports, which takes long
+# Families whose graphs PyTorch exports, which takes long.
+EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss", "qwen3 next", "qwen3 next, every other layer")
 QUICK = [name for name in gguf_models.MODELS if name not in EXPORTED]
 
 

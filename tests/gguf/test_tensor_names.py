@@ -20,6 +20,7 @@ FAMILIES = {
     "Qwen2Moe": {**EXPERTS, "shared_expert_intermediate_size": 48},
     "Qwen3": {},
     "Qwen3Moe": {**EXPERTS, "norm_topk_prob": True},
+    "Qwen3Next": {**EXPERTS, "norm_topk_prob": True, "shared_expert_intermediate_size": 48, "layer_types": ["linear_attention", "full_attention"]},
     "Gemma2": {"query_pre_attn_scalar": 16, **TIED},
     "Gemma3": {"query_pre_attn_scalar": 16, **TIED},
     "Phi3": {},
@@ -34,7 +35,8 @@ FAMILIES = {
     "GptOss": {"num_local_experts": 8, "num_experts_per_tok": 2},
 }
 # What llama.cpp names otherwise than its converter's table: the converter renames these tensors before it looks them up.
-RENAMED = {"self_attn.sinks": "self_attn.sinks.weight", "mlp.gate.e_score_correction_bias": "mlp.gate.e_score_correction.bias"}
+RENAMED = {"self_attn.sinks": "self_attn.sinks.weight", "linear_attn.dt_bias": "linear_attn.dt_proj.bias",
+           "mlp.gate.e_score_correction_bias": "mlp.gate.e_score_correction.bias"}
 STACKED = {"block_sparse_moe": ("w1", "w2", "w3"), "mlp": ("gate_proj", "down_proj", "up_proj")}
 
 
@@ -69,7 +71,7 @@ def expected_name(table, name):
 
 
 def check_keys(found):
-    groups = (gguf.Keys.General, gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.ShortConv)
+    groups = (gguf.Keys.General, gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.ShortConv, gguf.Keys.SSM)
     known = {value.replace("{arch}", found["name"]) for group in groups for value in vars(group).values() if isinstance(value, str)}
     values = gguf_facts.values(found["metadata"])
     assert values.keys() <= known

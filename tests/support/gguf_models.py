@@ -28,6 +28,13 @@ MODELS = {
     "qwen2 moe": ("Qwen2Moe", {"shared_expert_intermediate_size": 48, **EXPERTS}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3 moe": ("Qwen3Moe", {"norm_topk_prob": True, **EXPERTS}),
+    "qwen3 next": ("Qwen3Next", {"num_hidden_layers": 4, "head_dim": 32, "norm_topk_prob": True, "linear_num_key_heads": 2,
+                                 "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                                 "shared_expert_intermediate_size": 48, **EXPERTS}),
+    "qwen3 next, every other layer": ("Qwen3Next", {
+        "head_dim": 32, "norm_topk_prob": True, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
+        "shared_expert_intermediate_size": 48, **EXPERTS}),
     "gemma2": ("Gemma2", {"query_pre_attn_scalar": 16, **TIED, **WINDOW}),
     "gemma3": ("Gemma3", {"query_pre_attn_scalar": 16, "num_hidden_layers": 7, **TIED, **WINDOW}),
     "phi3": ("Phi3", {"sliding_window": None, "original_max_position_embeddings": 64}),
@@ -67,6 +74,8 @@ def placed(tensor, place):
         halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
         tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
     tensor = tensor + place.get("added", 0)
+    if place.get("negative_exponential"):
+        tensor = -tensor.exp()
     return (tensor.squeeze() if place.get("squeezed") else tensor).contiguous()
 
 

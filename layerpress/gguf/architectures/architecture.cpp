@@ -16,6 +16,7 @@ const std::vector<Family>& families() {
       {"qwen2_moe", "Qwen2MoeForCausalLM", "qwen2moe", qwen2moe_architecture},
       {"qwen3", "Qwen3ForCausalLM", "qwen3", qwen3_architecture},
       {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3moe", qwen3moe_architecture},
+      {"qwen3_next", "Qwen3NextForCausalLM", "qwen3next", qwen3next_architecture},
       {"gemma2", "Gemma2ForCausalLM", "gemma2", gemma2_architecture},
       {"gemma3_text", "Gemma3ForCausalLM", "gemma3", gemma3_architecture},
       {"gemma3", "Gemma3ForCausalLM", "gemma3", gemma3_architecture},

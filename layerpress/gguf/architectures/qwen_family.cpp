@@ -1,4 +1,7 @@
-// Qwen 2 and 3, dense and with experts.
+// Qwen 2 and 3, dense and with experts; Qwen 3 Next, most of whose layers have a gated delta rule in place of attention.
+#include <algorithm>
+#include <utility>
+
 #include "layerpress/gguf/architectures/decoder_architecture.h"
 #include "layerpress/gguf/architectures/families.h"
 
@@ -32,6 +35,59 @@ void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_
   made.expert_names("mlp", width);
 }
 
+void shared_expert(DecoderArchitecture& made) {
+  made.count("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  made.layer("mlp.shared_expert_gate", "ffn_gate_inp_shexp");
+  for (const std::string part : {"gate", "up", "down"})
+    made.layer("mlp.shared_expert." + part + "_proj", "ffn_" + part + "_shexp");
+}
+
+/// Which layers have attention: each `interval`-th.
+void attention_interval(DecoderArchitecture& made) {
+  const char* key = "full_attention_interval";
+  const auto kind = [](std::int64_t layer, std::int64_t interval) {
+    return (layer + 1) % interval == 0 ? "full_attention" : "linear_attention";
+  };
+  ModelConfig& config = made.config();
+  if (made.reads(key)) config.take(key, key);
+  std::int64_t interval = config.count(key, 4);
+  if (config.file() != nullptr) {
+    Json kinds = Json::array();
+    for (std::int64_t layer = 0; layer < made.layers(); ++layer) kinds.push_back(kind(layer, interval));
+    config.state("layer_types", std::move(kinds));
+  }
+  if (const std::vector<std::string> kinds = config.texts("layer_types"); !kinds.empty()) {
+    interval = std::find(kinds.begin(), kinds.end(), "full_attention") - kinds.begin() + 1;
+    bool regular = static_cast<std::int64_t>(kinds.size()) == made.layers();
+    for (std::int64_t layer = 0; regular && layer < made.layers(); ++layer)
+      regular = kinds[static_cast<std::size_t>(layer)] == kind(layer, interval);
+    config.require(regular, "layer_types", "has full attention at equal intervals, and linear attention between");
+  }
+  made.set(key, static_cast<std::uint32_t>(interval));
+}
+
+/// The delta rule's keys and names.
+void delta_rule(DecoderArchitecture& made) {
+  ModelConfig& config = made.config();
+  made.count("ssm.conv_kernel", "linear_conv_kernel_dim", 4);
+  const std::uint32_t size = made.count("ssm.state_size", "linear_key_head_dim", 128);
+  made.count("ssm.group_count", "linear_num_key_heads", 16);
+  const std::uint32_t heads = made.count("ssm.time_step_rank", "linear_num_value_heads", 32);
+  config.state("linear_value_head_dim", size);
+  config.require(config.count("linear_value_head_dim", 128) == size, "linear_value_head_dim",
+                 "has values as wide as keys in linear attention");
+  config.require(std::uint64_t{heads} * size < 1U << 31, "linear_num_value_heads", "has fewer than 2^31 values");
+  made.set("ssm.inner_size", heads * size);
+  const std::string module = "linear_attn.";
+  made.layer(module + "in_proj_qkvz", "ssm_in");
+  made.layer(module + "in_proj_ba", "ssm_ba");
+  made.layer(module + "conv1d", TensorPlace{.name = "ssm_conv1d", .squeezed = true});
+  made.layer(module + "A_log", TensorPlace{.name = "ssm_a", .negative_exponential = true});
+  made.layer(module + "dt_bias", "ssm_dt.bias");
+  made.layer(module + "norm", "ssm_norm");
+  made.layer(module + "out_proj", "ssm_out");
+}
+
 }  // namespace
 
 Architecture qwen2_architecture(ModelConfig& config) {
@@ -45,10 +101,7 @@ Architecture qwen2moe_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "qwen2moe", .context = 32768, .needs_output = true, .own_head_dim = false});
   qwen_layer_names(made);
   qwen_experts(made, 60, 4, /*normalized=*/false);
-  made.count("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
-  made.layer("mlp.shared_expert_gate", "ffn_gate_inp_shexp");
-  for (const std::string part : {"gate", "up", "down"})
-    made.layer("mlp.shared_expert." + part + "_proj", "ffn_" + part + "_shexp");
+  shared_expert(made);
   return made.take();
 }
 
@@ -67,6 +120,26 @@ Architecture qwen3moe_architecture(ModelConfig& config) {
   head_norm_names(made);
   qwen_experts(made, 128, 8, /*normalized=*/true);
   made.read_scales({"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"});
+  return made.take();
+}
+
+Architecture qwen3next_architecture(ModelConfig& config) {
+  DecoderArchitecture made(
+      config, {.name = "qwen3next", .kv_heads = 2, .head_dim = 256, .context = 32768, .rope = {10000, 0.25}});
+  made.rope_scaling_keys();
+  made.set("rope.dimension_count",
+           without_fraction(made.head_dim() * made.rope().rotated_part, "partial_rotary_factor times head_dim"));
+  attention_interval(made);
+  delta_rule(made);
+  for (const auto& [module, tensor] : {std::pair{"input_layernorm", "attn_norm"},
+                                       {"post_attention_layernorm", "post_attention_norm"},
+                                       {"self_attn.q_norm", "attn_q_norm"},
+                                       {"self_attn.k_norm", "attn_k_norm"}})
+    made.layer(module, TensorPlace{.name = tensor, .added = 1});
+  made.names().set_added("model.norm", 1);
+  made.attention_names();
+  qwen_experts(made, 512, 10, /*normalized=*/true);
+  shared_expert(made);
   return made.take();
 }
 

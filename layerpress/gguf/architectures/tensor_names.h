@@ -29,6 +29,7 @@ struct TensorPlace {
   bool transposed_last = false;          ///< rows and columns (of each matrix) change places
   std::int64_t paired_heads = 0;         ///< rows are this many heads; the halves of each are interleaved, row by row
   float added = 0;                       ///< to every value
+  bool negative_exponential = false;     ///< x becomes -exp(x)
   bool squeezed = false;                 ///< dimensions of size 1 vanish
 };
 

@@ -56,6 +56,13 @@ class Square {
   std::int64_t stride_, size_;
 };
 
+/// Rows become leftᵀ times them.
+void multiply_rows(const at::Tensor& rows, const at::Tensor& left) {
+  at::Tensor products = at::zeros_like(rows, at::MemoryFormat::Contiguous);
+  accumulate_tiles(products, left, rows);
+  rows.copy_(products);
+}
+
 /// The matrix while it is factorized: rows of the factor, and behind them what is left of A, negated, so that products are added.
 class Remainder {
  public:
@@ -70,9 +77,7 @@ class Remainder {
     const at::Tensor later = part(first, last, last);
     const at::Tensor inverse = at::zeros({count, count}, matrix_.options());
     square.invert_negated(inverse.data_ptr<float>());
-    at::Tensor rows = at::zeros_like(later, at::MemoryFormat::Contiguous);
-    accumulate_tiles(rows, inverse, later);
-    later.copy_(rows);
+    multiply_rows(later, inverse);
     return true;
   }
 
@@ -159,10 +164,7 @@ class Substitution {
   }
 
   void divide(std::int64_t first, std::int64_t last, const at::Tensor& transposed_inverse) {
-    at::Tensor target = x_.slice(0, first, last);
-    at::Tensor rows = at::zeros_like(target);
-    accumulate_tiles(rows, transposed_inverse, target);
-    target.copy_(rows);
+    multiply_rows(x_.slice(0, first, last), transposed_inverse);
   }
 
   at::Tensor& x_;

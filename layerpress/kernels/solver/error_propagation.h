@@ -51,7 +51,8 @@ class WeightMover {
   double strength_ = 0;
   bool for_outputs_ = false;
   at::Tensor factor_;  // as of solve_by_factor(), [K, K]; undefined if `right_` is already divided
-  at::Tensor right_;  // the right factor of the weights: C; the whole C (XᵀX + ...)⁻¹ if there are many rows; or EᵀX
+  /// The right factor of the weights: C; if there are many rows, the transpose of the whole C (XᵀX + ...)⁻¹; or EᵀX.
+  at::Tensor right_;
 };
 
 /// Operations for making a mover, and for moving `rows` rows of a group; at most as many for a mover for outputs.

@@ -50,8 +50,7 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder, bool ro
   if (partial != 1 && !rotates_part)
     throw CheckpointError(
         "[model.rope] config.json: transformers ignores partial_rotary_factor {} in this model, and other engines do "
-        "not; "
-        "remove it, or compute as transformers does with --model-graph export",
+        "not; remove it, or compute as transformers does with --model-graph export",
         partial);
   source.dims = static_cast<std::int64_t>(static_cast<double>(decoder.head_dim) * partial);
   if (source.dims < 4 || source.dims % 2 != 0)

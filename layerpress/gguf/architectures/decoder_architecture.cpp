@@ -221,6 +221,10 @@ void DecoderArchitecture::rope_scaling_keys() {
   }
 }
 
+void DecoderArchitecture::rotated_part_key() {
+  set("rope.dimension_count", without_fraction(head_dim_ * rope_.rotated_part, "partial_rotary_factor times head_dim"));
+}
+
 /// By what each frequency is divided: nothing for short wavelengths, `factor` for long ones, a blend between them.
 void DecoderArchitecture::llama3_factors() {
   const double factor = rope_.number("factor", 8), low = rope_.number("low_freq_factor", 1);

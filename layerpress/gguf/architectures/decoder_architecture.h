@@ -76,6 +76,8 @@ class DecoderArchitecture {
 
   /// The keys of stretched positions: linear, yarn, longrope; llama3 becomes a tensor. Throws CheckpointError for other kinds.
   void rope_scaling_keys();
+  /// How many features of a head are rotated.
+  void rotated_part_key();
   /// Which layers have a sliding window, if llama.cpp would assume others. `otherwise(layer)` is what llama.cpp assumes and what
   /// config.json means without layer_types and sliding_window_pattern.
   void window_pattern(bool (*otherwise)(std::int64_t layer));

@@ -11,8 +11,7 @@ Architecture glm4_architecture(ModelConfig& config) {
   config.require(!made.rope().has("mrope_section"), "rope_parameters",
                  "of a language model has positions of one dimension");
   made.rope_scaling_keys();
-  made.set("rope.dimension_count",
-           without_fraction(made.head_dim() * made.rope().rotated_part, "partial_rotary_factor times head_dim"));
+  made.rotated_part_key();
   made.layer("input_layernorm", "attn_norm");
   made.attention_names();
   made.layer("post_self_attn_layernorm", "post_attention_norm");

@@ -127,8 +127,7 @@ Architecture qwen3next_architecture(ModelConfig& config) {
   DecoderArchitecture made(
       config, {.name = "qwen3next", .kv_heads = 2, .head_dim = 256, .context = 32768, .rope = {10000, 0.25}});
   made.rope_scaling_keys();
-  made.set("rope.dimension_count",
-           without_fraction(made.head_dim() * made.rope().rotated_part, "partial_rotary_factor times head_dim"));
+  made.rotated_part_key();
   attention_interval(made);
   delta_rule(made);
   for (const auto& [module, tensor] : {std::pair{"input_layernorm", "attn_norm"},

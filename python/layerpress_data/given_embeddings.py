@@ -48,12 +48,12 @@ def _stored(features, spool: PixelSpool, kind: str) -> int:
 
 def given_tensors(samples: Sequence[Sequence[int]]) -> dict:
     """The tensors beside the values; `given` of a sample as in samples.Illustrated. Empty if no sample has embeddings."""
-    import numpy
-
     found = [getattr(sample, "given", None) for sample in samples]
     places = [[] if given is None else given.places for given in found]
     if not any(places):
         return {}
+    import numpy  # most of the helper's start
+
     tensors = {"embedding_offsets": numpy.cumsum([0, *map(len, places)], dtype=numpy.int64),
                "embedding_places": numpy.concatenate([numpy.asarray(each, dtype=numpy.int64) for each in places])}
     axes = {given.positions.shape[0] for given in found if given is not None and given.positions is not None}

@@ -1,6 +1,7 @@
 #include "layerpress/kernels/solver/cholesky.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,7 +109,10 @@ bool factorize_by_panels(at::Tensor& matrix) {
     }
     if (end < size) remainder.subtract_products(panel, end, end, size);
   }
-  matrix.triu_();
+  float* const values = matrix.data_ptr<float>();
+  at::parallel_for(0, size, kBlock, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) std::fill_n(values + i * size, i, 0.0f);
+  });
   return true;
 }
 

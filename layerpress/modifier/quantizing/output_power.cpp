@@ -21,14 +21,13 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
   for (std::int64_t first = 0; first < gram.size(0); first += kColumnsOfPower) {
     const std::int64_t last = std::min(first + kColumnsOfPower, gram.size(0));
     const at::Tensor columns = rows.slice(1, first, last), square = gram.slice(0, first, last).slice(1, first, last);
-    // The blocks above the square stand for those beside it, too.
+    // What is above the diagonal stands for what is below it, too.
     at::Tensor products = at::zeros_like(columns, at::MemoryFormat::Contiguous);
     if (first > 0)
       kernels::accumulate_product(products, transposed.slice(0, 0, first),
                                   gram.slice(0, 0, first).slice(1, first, last));
-    products.mul_(2);
-    kernels::accumulate_product(products, transposed.slice(0, first, last), kernels::symmetric_from_upper(square));
-    products.mul_(columns);
+    kernels::accumulate_product(products, transposed.slice(0, first, last), square.triu(1));
+    products.mul_(2).addcmul_(columns, square.diagonal()).mul_(columns);
     sum += products.sum(at::kDouble);
   }
   return sum.item<double>() / static_cast<double>(rows.size(0) * tokens);

@@ -146,6 +146,15 @@ class Modifier {
   /// Arguments that were given and change nothing here.
   const std::vector<std::string>& arguments_without_effect() const { return without_effect_; }
 
+  /// An entry of one of its lists of modules, as it is written.
+  struct ListEntry {
+    std::string list;  ///< "ignore"
+    std::string entry;
+  };
+  /// Those that match no module of the model; they are known after its edits or transforms have been asked for. Of a quantizer, none:
+  /// its lists are known beforehand.
+  virtual std::vector<ListEntry> unmatched_entries() const { return {}; }
+
   /// What it does otherwise than its name says, in one sentence for the user; "": nothing.
   virtual std::string note() const { return ""; }
 

@@ -30,6 +30,12 @@ class TransformersTokenizer:
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"
             ) from None
+        # Without its files, transformers makes some classes with special tokens only.
+        if not self._tokenizer.get_vocab().keys() - self._tokenizer.get_added_vocab().keys():
+            raise DataError(
+                f"{directory}: no tokenizer can be loaded (its vocabulary is missing): "
+                "copy tokenizer.json and tokenizer_config.json into the checkpoint"
+            )
         self._templates = CheckpointTemplates(directory, self._tokenizer.chat_template)
 
     def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:

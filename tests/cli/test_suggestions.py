@@ -84,6 +84,30 @@ def test_entries_that_match_nothing(model, results):
     assert any("--ignore replaces its default: lm_head is quantized, too" in line for line in said), said
 
 
+@pytest.mark.parametrize("modifier, entry, said", [
+    ({"MagnitudePruningModifier": {"final_sparsity": 0.5, "targets": ["re:.*q_porj$", "re:.*k_proj"]}}, "targets", "re:.*q_porj$ matches no module"),
+    ({"WandaPruningModifier": {"sparsity": 0.5, "ignore": ["lm_heed", "re:.*embed.*"]}}, "ignore", "lm_heed matches no module; did you mean lm_head?"),
+    ({"SmoothQuantModifier": {"ignore": ["re:.*nothere"]}}, "ignore", "re:.*nothere matches no module"),
+    ({"SmoothQuantModifier": {"mappings": [[["re:.*q_proj", "re:.*k_proj", "re:.*v_prooj"], "re:.*input_layernorm"]]}}, "mappings[0]",
+     "re:.*v_prooj matches no module; no name has v_prooj; did you mean v_proj?"),
+    ({"AWQModifier": {"mappings": [[["re:.*gate_proj", "re:.*up_porj"], "re:.*post_attention_layernorm"]]}}, "mappings[0]",
+     "re:.*up_porj matches no module")])
+def test_entries_of_other_modifiers_that_match_nothing(model, samples, results, tmp_path, modifier, entry, said):
+    recipe = tmp_path / "recipe.json"
+    quantizer = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}} if "AWQModifier" in modifier else {}
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": modifier}, "b_stage": {"b_modifiers": quantizer}} if quantizer
+                                 else {"a_stage": {"a_modifiers": modifier}}))
+    outcome = program.run("oneshot", model, "--output", results / "out", "--recipe", recipe, "--dataset", samples)
+    unmatched = [line for line in warnings(outcome) if "matches no module" in line]
+    assert len(unmatched) == 1 and f"{entry}: {said}" in unmatched[0], unmatched
+
+
+def test_smooth_layer_that_matches_nothing(model, samples, results, refused, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"SmoothQuantModifier": {"mappings": [[["re:.*q_proj"], "re:.*layernrm"]]}}}}))
+    refused(model, "--recipe", recipe, "--dataset", samples, fragments=["mappings[0]: its smooth layer matches no module of the model"])
+
+
 def test_long_samples(tmp_path, samples, results):
     model = tiny_models.save(tmp_path / "model", dtype=torch.bfloat16, hidden_size=64, max_position_embeddings=48)
     run = lambda out, *more: warnings(program.run("oneshot", model, "--output", results / out, "--group-size", "32",

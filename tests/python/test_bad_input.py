@@ -230,6 +230,15 @@ def test_checkpoint_without_tokenizer(fails, file, tmp_path):
     fails("model", "no tokenizer can be loaded", dataset=file("a.jsonl", good()), model=tmp_path / "model")
 
 
+def test_tokenizer_without_vocabulary(fails, file, tmp_path):
+    """Of which transformers makes one with special tokens only."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    fails("model", "no tokenizer can be loaded (its vocabulary is missing)", dataset=file("a.jsonl", good()), model=tmp_path / "model")
+
+
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_length_shorter_than_the_special_tokens(fails, prepare, file, tmp_path, model_type):
     model = tiny_checkpoints.save(tmp_path / "model", "wordpiece", model_type)

@@ -12,7 +12,7 @@ TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& mo
     if (targets.matches(module.name)) places.emplace(module.name.name, places.size());
   TargetedLinears found{places.size(), {}};
   for (const compression::ModelModule& module : modules) {
-    if (!module.is_linear || (ignore && ignore->matches(module.name))) continue;
+    if ((ignore && ignore->matches(module.name)) || !module.is_linear) continue;
     for (std::string around = module.name.name;; around = parent_name(around)) {
       const auto place = places.find(around);
       if (place != places.end()) found.linears[module.name.name] = place->second;
@@ -25,6 +25,15 @@ TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& mo
 std::optional<quant::TargetList> target_list(const Json& arguments, const std::string& key, const std::string& where) {
   if (!json_has(arguments, key.c_str()) || arguments[key] == Json::array()) return std::nullopt;
   return quant::TargetList(names_in(arguments[key], where + "." + key), where + "." + key);
+}
+
+std::vector<compression::Modifier::ListEntry> unmatched_in(const quant::TargetList& targets,
+                                                           const std::optional<quant::TargetList>& ignore) {
+  std::vector<compression::Modifier::ListEntry> entries;
+  for (const std::string& entry : targets.unmatched()) entries.push_back({"targets", entry});
+  if (ignore)
+    for (const std::string& entry : ignore->unmatched()) entries.push_back({"ignore", entry});
+  return entries;
 }
 
 std::uint64_t edited_bytes(const compression::LinearShape& linear) {

@@ -26,6 +26,10 @@ TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& mo
 /// The names of the argument `key`; nothing if it is missing, null or an empty list. Throws RecipeError naming `where` and the key.
 std::optional<quant::TargetList> target_list(const Json& arguments, const std::string& key, const std::string& where);
 
+/// The entries of these lists that have matched nothing so far.
+std::vector<compression::Modifier::ListEntry> unmatched_in(const quant::TargetList& targets,
+                                                           const std::optional<quant::TargetList>& ignore);
+
 /// Bytes of a linear's edited weight.
 std::uint64_t edited_bytes(const compression::LinearShape& linear);
 
@@ -35,6 +39,7 @@ class TargetedEdit : public compression::EditingModifier {
   std::string type() const override { return edit_->type(); }
   std::map<std::string, compression::EditPtr> edits_of(
       const std::vector<compression::ModelModule>& modules) const override;
+  std::vector<ListEntry> unmatched_entries() const override { return unmatched_in(*targets_, ignore_); }
 
  protected:
   /// `known`: all arguments that the derived class, which sets edit_, takes. `usual_target`: without targets; "" where they may not be

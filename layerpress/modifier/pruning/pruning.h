@@ -42,6 +42,7 @@ class PruningModifier : public compression::EditingModifier {
   bool needs_data() const override { return true; }
   std::map<std::string, compression::EditPtr> edits_of(
       const std::vector<compression::ModelModule>& modules) const override;
+  std::vector<ListEntry> unmatched_entries() const override { return unmatched_in(*targets_, ignore_); }
 
   /// The arguments of every modifier that prunes.
   static const std::vector<Argument>& shared_arguments();

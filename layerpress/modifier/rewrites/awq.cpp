@@ -115,19 +115,6 @@ std::int64_t source_features(const TransformSite& site, const TransformInput& in
   return input.graph.values[input.graph.nodes[site.place.source].output].features;
 }
 
-/// A mapping that names nothing in the model is an error.
-void require_modules(const graph::Graph& graph, const ScaleMapping& mapping) {
-  bool smooth = false, balance = false;
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
-    if (graph::weights_of(graph.nodes[n].operation).empty()) continue;
-    smooth = smooth || mapping.smooth.matches(module_of(graph, n));
-    balance = balance || mapping.balance.matches(module_of(graph, n));
-  }
-  if (!smooth || !balance)
-    throw RecipeError("[recipe.check] {}: its {} match no module of the model; correct or remove it", mapping.where,
-                      smooth ? "balance layers" : "smooth layer");
-}
-
 /// The value whose channels are the inputs that are compared: a norm's output, or what the first balanced linear reads.
 graph::ValueId input_of(const graph::Graph& graph, const TransformSite& site) {
   if (!std::holds_alternative<graph::Linear>(graph.nodes[site.place.source].operation))
@@ -218,12 +205,14 @@ class AwqModifier : public compression::Transform {
             where_);
     }
     for (const ScaleMapping& mapping : mappings_) {
+      require_modules(graph, mapping);
       for (const graph::ScaleAbsorber& place : places)
         if (mapping.smooth.matches(module_of(graph, place.source))) add(graph, place, &mapping, scheme_of, sites);
-      require_modules(graph, mapping);
     }
     return sites;
   }
+
+  std::vector<ListEntry> unmatched_entries() const override { return unmatched_in(mappings_); }
 
   at::Tensor scale(const TransformSite& site, const TransformInput& input) const override {
     const std::vector<at::Tensor> scales = candidate_scales(site, input);

@@ -1,6 +1,7 @@
 #include "layerpress/modifier/rewrites/scale_mappings.h"
 
 #include "layerpress/base/error.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
@@ -32,6 +33,26 @@ std::vector<ScaleMapping> read_scale_mappings(const Json& mappings, const std::s
     read.push_back({place, {names_in(balance, place), place}, {names_in(smooth, place), place}});
   }
   return read;
+}
+
+void require_modules(const graph::Graph& graph, const ScaleMapping& mapping) {
+  bool smooth = false, balance = false;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    if (graph::weights_of(graph.nodes[n].operation).empty()) continue;
+    smooth = mapping.smooth.matches(module_of(graph, n)) || smooth;
+    balance = mapping.balance.matches(module_of(graph, n)) || balance;
+  }
+  if (!smooth || !balance)
+    throw RecipeError("[recipe.check] {}: its {} no module of the model; correct or remove it", mapping.where,
+                      smooth ? "balance layers match" : "smooth layer matches");
+}
+
+std::vector<compression::Modifier::ListEntry> unmatched_in(const std::vector<ScaleMapping>& mappings) {
+  std::vector<compression::Modifier::ListEntry> entries;
+  for (const ScaleMapping& mapping : mappings)
+    for (const quant::TargetList* list : {&mapping.balance, &mapping.smooth})
+      for (const std::string& entry : list->unmatched()) entries.push_back({mapping.where, entry});
+  return entries;
 }
 
 quant::ModuleName module_of(const graph::Graph& graph, graph::NodeId n) {

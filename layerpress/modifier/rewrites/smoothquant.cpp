@@ -85,6 +85,8 @@ class SmoothQuantModifier : public compression::Transform {
   std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf&) const override {
     const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
     std::vector<TransformSite> sites;
+    for (graph::NodeId n = 0; ignore_ && n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
+      if (!graph::weights_of(graph.nodes[n].operation).empty()) (void)is_ignored(module_of(graph, n));  // for unmatched_entries
     if (mappings_.empty()) {
       const UsualPlaces usual(graph);
       for (const graph::ScaleAbsorber& place : places)
@@ -96,6 +98,7 @@ class SmoothQuantModifier : public compression::Transform {
             where_);
     }
     for (const ScaleMapping& mapping : mappings_) {
+      require_modules(graph, mapping);
       const std::size_t before = sites.size();
       bool ignored = false;
       for (const graph::ScaleAbsorber& place : places)
@@ -109,6 +112,13 @@ class SmoothQuantModifier : public compression::Transform {
             mapping.where);
     }
     return sites;
+  }
+
+  std::vector<ListEntry> unmatched_entries() const override {
+    std::vector<ListEntry> entries = unmatched_in(mappings_);
+    if (ignore_)
+      for (const std::string& entry : ignore_->unmatched()) entries.push_back({"ignore", entry});
+    return entries;
   }
 
   at::Tensor scale(const TransformSite& site, const compression::TransformInput& input) const override {

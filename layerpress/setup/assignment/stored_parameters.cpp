@@ -130,6 +130,12 @@ class AttentionPlanner {
           "[recipe.check] {}: keys and values of latent attention (MLA) cannot be quantized, because engines cache the "
           "latent instead; leave out kv_cache_scheme and groups for attention",
           name);
+    for (const compression::QuantizedAttention& other : assignments_.attentions)
+      if (graph_.module_name(graph_.nodes[other.node]) == name)
+        throw RecipeError(
+            "[recipe.check] {}: it computes several attentions, whose keys and values have no scales of their own in a "
+            "checkpoint; leave out kv_cache_scheme and groups for attention",
+            name);
     assignments_.attentions.push_back({n, chosen->args, chosen->group});
     if (chosen->group != nullptr) add(n, *chosen, "q", 0, attention.heads, attention.head_dim);
     add(n, *chosen, "k", 1, attention.kv_heads, attention.head_dim);

@@ -108,17 +108,20 @@ std::vector<UnmatchedEntry> unmatched_entries(const OpenedModel& model, const Mo
   const Modules modules = known_modules(model);
   std::vector<UnmatchedEntry> unmatched;
   std::set<std::string> visited;
+  const auto add_one = [&](const std::string& list, const std::string& entry) {
+    if (!visited.insert(list + entry).second) return;
+    const std::vector<std::string> names = names_of(modules);  // only here, because models have many
+    const bool is_pattern = entry.starts_with("re:");
+    unmatched.push_back(
+        {list, entry, is_pattern ? hint_for_pattern(entry.substr(3), modules, names) : hint_for_name(entry, names)});
+  };
   const auto add = [&](const char* list, const std::vector<std::string>& entries) {
-    for (const std::string& entry : entries) {
-      if (!visited.insert(list + entry).second || matches_any(entry, modules)) continue;
-      const std::vector<std::string> names = names_of(modules);  // only here, because models have many
-      const bool is_pattern = entry.starts_with("re:");
-      unmatched.push_back(
-          {list, entry, is_pattern ? hint_for_pattern(entry.substr(3), modules, names) : hint_for_name(entry, names)});
-    }
+    for (const std::string& entry : entries)
+      if (!matches_any(entry, modules)) add_one(list, entry);
   };
   for (const auto& modifier : modifiers) {
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
+    for (const auto& [list, entry] : modifier->unmatched_entries()) add_one(list, entry);
     if (quantizer == nullptr) continue;
     for (const auto& group : quantizer->scheme_groups()) add("targets", group.scheme->targets);
     std::vector<std::string> ignored = quantizer->ignore_entries();

@@ -9,7 +9,7 @@ namespace layerpress::setup {
 
 /// An entry of a recipe's lists of modules that matches no module of the model.
 struct UnmatchedEntry {
-  std::string list;   ///< "targets" or "ignore"
+  std::string list;   ///< "targets" or "ignore"; of a mapping its place, such as "SmoothQuantModifier.mappings[0]"
   std::string entry;  ///< as it is written
   std::string hint;   ///< what was probably meant: "did you mean lm_head?", or ""
 };

@@ -32,10 +32,11 @@ class Fp8 : public ModuleFormat {
     if (const auto format = json_get_or<std::string>(config, "fmt", where, "e4m3"); format != "e4m3")
       throw CheckpointError("[source.fp8] {}: fmt '{}' is not supported; only e4m3 is", where, format);
     if (!json_has(config, "weight_block_size")) return;
-    block_ = json_get<Block>(config, "weight_block_size", where);
-    if ((*block_)[0] < 1 || (*block_)[1] < 1)
-      throw CheckpointError("[source.fp8] {}: weight_block_size must be positive, is [{}, {}]", where, (*block_)[0],
-                            (*block_)[1]);
+    const auto sizes = json_get<std::vector<std::int64_t>>(config, "weight_block_size", where);
+    if (sizes.size() != 2 || sizes[0] < 1 || sizes[1] < 1)
+      throw CheckpointError("[source.fp8] {}: weight_block_size must be two positive numbers, is {}", where,
+                            shortened(config["weight_block_size"]));
+    block_ = {sizes[0], sizes[1]};
   }
 
   std::string description() const override {

@@ -84,6 +84,37 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
         fmt::format("{} modules are stored in {} and quantized again, which adds to their error", count, scheme));
 }
 
+/// The share of the source's bytes that is in these modules.
+double share_of(const std::vector<std::string>& modules, const checkpoint::Checkpoint& stored) {
+  std::uint64_t own = 0, all = 0;
+  for (const std::string& tensor : stored.names()) {
+    const std::uint64_t bytes = stored.spec(tensor).nbytes();
+    all += bytes;
+    if (std::any_of(modules.begin(), modules.end(), [&](const auto& name) { return tensor.starts_with(name + "."); }))
+      own += bytes;
+  }
+  return all == 0 ? 0 : static_cast<double>(own) / static_cast<double>(all);
+}
+
+/// What an imported graph has no nodes for; lists of experts, which may be most of a model, apart from linears.
+void say_left_out(const setup::OpenedModel& model, const RunControl& control) {
+  std::vector<std::string> linears = model.traced.left_out, experts;
+  const auto first = std::stable_partition(linears.begin(), linears.end(),
+                                           [](const std::string& name) { return !name.ends_with(".experts"); });
+  experts.assign(first, linears.end());
+  linears.erase(first, linears.end());
+  const auto say = [&](const std::vector<std::string>& modules, const std::string& what) {
+    if (modules.empty()) return;
+    control.message(LogLevel::kWarning,
+                    fmt::format("[importer] {}, {:.0f} % of the model, {} not nodes of the imported graph and stay "
+                                "uncompressed, whatever the recipe says: {}",
+                                what, 100 * share_of(modules, *model.stored), what.starts_with("the") || modules.size() > 1 ? "are" : "is",
+                                join_first(modules, 4)));
+  };
+  say(experts, fmt::format("the experts of {} layer{}", experts.size(), experts.size() == 1 ? "" : "s"));
+  say(linears, fmt::format("{} linear{}", linears.size(), linears.size() == 1 ? "" : "s"));
+}
+
 }  // namespace
 
 std::string compressed_words(const OneshotOptions& options, const setup::RunSetup& setup) {
@@ -103,12 +134,7 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
 }
 
 void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
-  if (const std::vector<std::string>& left = setup.model.traced.left_out; !left.empty())
-    control.message(
-        LogLevel::kWarning,
-        fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
-                    "uncompressed, whatever the recipe says: {}",
-                    left.size(), join_first(left, 4)));
+  say_left_out(setup.model, control);
   for (const std::string& note : setup.target->notes()) control.message(LogLevel::kWarning, "[target] " + note);
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
   if (const std::vector<std::string>& names = setup.without_importance; !names.empty())

@@ -12,6 +12,15 @@
 
 namespace layerpress::bindings {
 
+template <typename Field>
+const char* python_type() {
+  if constexpr (std::is_same_v<Field, bool>) return "bool";
+  if constexpr (std::is_same_v<Field, std::vector<std::string>>) return "list[str]";
+  if constexpr (std::is_same_v<Field, std::string>) return "str";
+  if constexpr (std::is_same_v<Field, double>) return "float";
+  return "int";
+}
+
 /// The options that a dictionary gives by the names of the command line. Throws UsageError for a value of another type and for an
 /// unknown name.
 template <typename Options>
@@ -23,7 +32,8 @@ Options options_from(const nanobind::dict& given) {
     ++known;
     const nanobind::object value = given[name];
     if (!nanobind::try_cast(value, field, /*convert=*/true))
-      throw UsageError("[options] {}: invalid value {}", name, nanobind::cast<std::string>(nanobind::repr(value)));
+      throw UsageError("[options] --{}: expected {}, got {}", name, python_type<std::decay_t<decltype(field)>>(),
+                       nanobind::cast<std::string>(nanobind::repr(value)));
   });
   if (known == given.size()) return options;
   for (const auto& [key, value] : given) {
@@ -33,15 +43,6 @@ Options options_from(const nanobind::dict& given) {
     if (!found) throw UsageError("[options] unknown option {}", name);
   }
   return options;
-}
-
-template <typename Field>
-const char* python_type() {
-  if constexpr (std::is_same_v<Field, bool>) return "bool";
-  if constexpr (std::is_same_v<Field, std::vector<std::string>>) return "list[str]";
-  if constexpr (std::is_same_v<Field, std::string>) return "str";
-  if constexpr (std::is_same_v<Field, double>) return "float";
-  return "int";
 }
 
 /// Name, type, default and help of every option, in the order of the command line.

@@ -13,7 +13,8 @@ from .errors import Error
 # Keywords that scripts know better than the option's own name.
 _KEYWORDS = {"output": "output_dir"}
 _TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
-_OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)('[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*\b|[a-z]+(?=:)))?(?=(:?))")
+_VALUE = r"'[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*(?:,[A-Z][A-Z_/0-9]*)*\b|[a-z]+(?=:)"
+_OPTION = re.compile(rf"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)({_VALUE}))?(?=(:?))")
 
 
 # Rows that were passed, in the file that the program reads.
@@ -37,6 +38,8 @@ def _keyword(found: re.Match) -> str:
     if _TYPES[name] == "bool":
         said = f" {value}" if value else ""
         return keyword + ("" if colon and not value else f"={not no}") + said
+    if value is not None and _TYPES[name] == "list[str]" and "," in value and value[0] != "'":
+        return f"{keyword}={json.dumps(value.split(','))}"
     if value is not None:
         return f"{keyword}={value if value[0] in chr(39) + '0123456789' else repr(value)}"
     return keyword if colon else f"{keyword}="

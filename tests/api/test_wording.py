@@ -12,6 +12,7 @@ import pytest
     ("[options] --pipeline datafree: needs data", "[options] pipeline='datafree': needs data"),
     ("leave out --no-moe-calibrate-all-experts", "leave out moe_calibrate_all_experts=False"),
     ("pass --device 'cuda:1'", "pass device='cuda:1'"),
+    ("use --schemes Q5_0,Q8_0, which fit", 'use schemes=["Q5_0", "Q8_0"], which fit'),
     ("write --push ORG/NAME", "write push='ORG/NAME'"),
     ("vllm serve . --tensor-parallel-size 2", "vllm serve . --tensor-parallel-size 2"),
 ])

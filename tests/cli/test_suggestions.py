@@ -85,8 +85,10 @@ def test_entries_that_match_nothing(model, results):
 
 
 @pytest.mark.parametrize("modifier, entry, said", [
-    ({"MagnitudePruningModifier": {"final_sparsity": 0.5, "targets": ["re:.*q_porj$", "re:.*k_proj"]}}, "targets", "re:.*q_porj$ matches no module"),
-    ({"WandaPruningModifier": {"sparsity": 0.5, "ignore": ["lm_heed", "re:.*embed.*"]}}, "ignore", "lm_heed matches no module; did you mean lm_head?"),
+    ({"MagnitudePruningModifier": {"final_sparsity": 0.5, "targets": ["re:.*q_porj$", "re:.*k_proj"]}}, "targets",
+     "re:.*q_porj$ matches no module"),
+    ({"WandaPruningModifier": {"sparsity": 0.5, "ignore": ["lm_heed", "re:.*embed.*"]}}, "ignore",
+     "lm_heed matches no module; did you mean lm_head?"),
     ({"SmoothQuantModifier": {"ignore": ["re:.*nothere"]}}, "ignore", "re:.*nothere matches no module"),
     ({"SmoothQuantModifier": {"mappings": [[["re:.*q_proj", "re:.*k_proj", "re:.*v_prooj"], "re:.*input_layernorm"]]}}, "mappings[0]",
      "re:.*v_prooj matches no module; no name has v_prooj; did you mean v_proj?"),

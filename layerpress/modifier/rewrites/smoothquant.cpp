@@ -86,7 +86,8 @@ class SmoothQuantModifier : public compression::Transform {
     const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
     std::vector<TransformSite> sites;
     for (graph::NodeId n = 0; ignore_ && n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
-      if (!graph::weights_of(graph.nodes[n].operation).empty()) (void)is_ignored(module_of(graph, n));  // for unmatched_entries
+      if (!graph::weights_of(graph.nodes[n].operation).empty())
+        (void)is_ignored(module_of(graph, n));  // for unmatched_entries
     if (mappings_.empty()) {
       const UsualPlaces usual(graph);
       for (const graph::ScaleAbsorber& place : places)

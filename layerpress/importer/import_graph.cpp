@@ -175,6 +175,7 @@ class Importer {
     model.graph = std::move(graph_);
     model.vocab_size = exported_.vocab_size;
     model.max_position_embeddings = exported_.max_position_embeddings;
+    model.most_tokens = exported_.rotary_tokens;
     model.tied_head = exported_.tied_head;
     model.own_head = exported_.own_head;
     model.default_sequential_targets = exported_.layer_classes;

@@ -72,7 +72,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     add_sources(graph, exported.skeleton.model, stored)
     graph |= {"dtype": request.dtype, "class": model_class.__name__, "way": exported.way, "gates": functions,
               "vocab_size": int(text.vocab_size),
-              "max_position_embeddings": positions,
+              "max_position_embeddings": positions, "rotary_tokens": exported.most,
               "tied_head": bool(getattr(text, "tie_word_embeddings", False)), "own_head": own_head, "head": head_of(exported.skeleton.model)}
     return graph, writer.constants
 

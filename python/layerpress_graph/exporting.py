@@ -18,10 +18,10 @@ _WAYS = (("hooks", hooks.NAME, hooks.NAME), ("eager", "eager", hooks.NAME), ("sd
 
 
 class Exported:
-    """The program and the model that it was recorded from."""
+    """The program and the model that it was recorded from, and the most tokens of a sample for which that is the model, or None."""
 
-    def __init__(self, built: skeleton.Skeleton, program, way: str, reasons: list[str]):
-        self.skeleton, self.program, self.way, self.reasons = built, program, way, reasons
+    def __init__(self, built: skeleton.Skeleton, program, way: str, reasons: list[str], most: int | None = None):
+        self.skeleton, self.program, self.way, self.reasons, self.most = built, program, way, reasons, most
 
 
 class _Logits(torch.nn.Module):
@@ -50,6 +50,23 @@ def _takes(model, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
 
+def _fix_rotary(model) -> int | None:
+    """Makes rotary embeddings whose frequencies follow the length of a sample keep those of short samples. Returns how many tokens these
+    may have, or None."""
+    limits = []
+    for module in model.modules():
+        kind, config = getattr(module, "rope_type", None), getattr(module, "config", None)
+        stated = getattr(config, "rope_parameters", None)
+        if kind == "dynamic":
+            limits.append(int(module.original_max_seq_len))
+        elif kind == "longrope" and isinstance(stated, dict):
+            limits.append(int(stated["original_max_position_embeddings"]))
+        else:
+            continue
+        module.rope_type = "default"
+    return min(limits, default=None)
+
+
 def _kinds_of_tokens(model_class) -> str | None:
     """The argument that tells tokens of images, where masks depend on it: all of text, they show the kinds of masks."""
     if "block_sequence_ids" not in inspect.getsource(sys.modules[model_class.__module__]):
@@ -74,9 +91,10 @@ def export_model(model_class, config, dtype: torch.dtype, images: bool, tokens: 
         try:
             hooks.EXPERTS.gates.clear()
             built = skeleton.build(model_class, config, dtype, attention, experts)
+            most = _fix_rotary(built.model)
             program = _export(built, images, kinds, tokens)
             masks.resolve(program.graph_module)
-            return Exported(built, program, way, reasons)
+            return Exported(built, program, way, reasons, most)
         except Exception as fault:  # what a foreign model does cannot be foreseen
             reasons.append(f"{way}: {type(fault).__name__}: {one_line(fault, 240)}")
     raise ExportError(f"{model_class.__name__} cannot be exported ({'; '.join(reasons)}); try a newer transformers or "

@@ -43,6 +43,26 @@ def test_variants_that_the_built_in_graph_lacks(family, settings, tmp_path, monk
     program.fails("eval", folder, "--dataset", data, "--model-graph", "builtin", fragments=[key, "leave out --model-graph builtin"])
 
 
+ROPE = {"rope_theta": 10000.0}
+LONG = {"rope_type": "longrope", "short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [2.0 + 0.3 * i for i in range(8)],
+        "original_max_position_embeddings": 40}
+
+
+@pytest.mark.parametrize("family, rope, most", [
+    ("hunyuan_v1_dense", {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}, 40),
+    pytest.param("apertus", {"rope_type": "dynamic", "factor": 2.0}, 40, marks=pytest.mark.nightly),
+    pytest.param("apertus", LONG, 40, marks=pytest.mark.nightly),
+])
+def test_frequencies_that_follow_the_length(family, rope, most, tmp_path, monkeypatch):
+    """The graph has those of short samples, and takes no others."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = any_model.save(tmp_path / "model", family, rope_parameters=ROPE | rope, head_dim=16,
+                            max_position_embeddings=most if rope["rope_type"] == "dynamic" else 128)
+    assert differences(folder, tmp_path, (*LENGTHS, most)) < 1e-4
+    data = program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples((most + 1,), 256))
+    program.fails("eval", folder, "--dataset", data, fragments=[f" to {most}; add --max-seq-length {most}"])
+
+
 @pytest.mark.nightly
 def test_windows(tmp_path, monkeypatch):
     """The windows of DeepSeek V4 have 128 and 4 tokens."""

@@ -149,6 +149,7 @@ class Reader {
     graph_.least_tokens = std::max<std::int64_t>(1, json_integer(json_.at("least_tokens")));
     graph_.most_tokens = json_.at("most_tokens").is_null() ? 0 : json_integer(json_.at("most_tokens"));
     graph_.vocab_size = json_integer(json_.at("vocab_size"));
+    if (json_has(json_, "rotary_tokens")) graph_.rotary_tokens = json_integer(json_.at("rotary_tokens"));
     graph_.max_position_embeddings = json_integer(json_.at("max_position_embeddings"));
     graph_.tied_head = json_.at("tied_head").get<bool>();
     graph_.own_head = json_.value("own_head", false);
@@ -158,7 +159,7 @@ class Reader {
     check_name(graph_.head, "module");
     for (const std::string& name : graph_.layer_classes) check_name(name, "class");
     for (const std::string& name : graph_.linears) check_name(name, "module");
-    if (graph_.vocab_size <= 0 || graph_.most_tokens < 0) refuse("sizes are out of range");
+    if (graph_.vocab_size <= 0 || graph_.most_tokens < 0 || graph_.rotary_tokens < 0) refuse("sizes are out of range");
   }
 
   void read_modules() {

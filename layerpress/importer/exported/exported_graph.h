@@ -72,6 +72,7 @@ struct ExportedGraph {
   std::int64_t token_ids = -1, positions = -1, output = -1;
   std::int64_t position_axes = 1;  ///< positions of a token
   std::int64_t least_tokens = 1, most_tokens = 0, vocab_size = 0, max_position_embeddings = 0;
+  std::int64_t rotary_tokens = 0;  ///< of a sample, beyond which rotary frequencies change; 0: never
   bool tied_head = false;
   bool own_head = false;  ///< the config ties the head, but the checkpoint stores another weight for it
   std::vector<std::string> layer_classes, linears;

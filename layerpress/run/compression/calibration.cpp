@@ -88,7 +88,7 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   data::CalibrationSet set = read_set(options, setup, division, group, control);
-  setup::require_lengths(setup.model.traced.graph, set, options.dataset);
+  setup::require_lengths(setup.model.traced, set, options.dataset);
   return set;
 }
 

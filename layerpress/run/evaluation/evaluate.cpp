@@ -297,9 +297,9 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
                               setup::dtype_word(model.placement.dtype), threads));
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
-  setup::require_lengths(graph, set, options.dataset);
+  setup::require_lengths(model.model.traced, set, options.dataset);
   setup::warn_beyond_context(setup::longest_sample(set), model.model.traced.max_position_embeddings, control);
-  if (reference) setup::require_lengths(reference->model.traced.graph, set, options.dataset);
+  if (reference) setup::require_lengths(reference->model.traced, set, options.dataset);
   const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
   const auto batches = setup::make_batches(set, batch_tokens, graph);
   std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);

@@ -103,16 +103,16 @@ void say_left_out(const setup::OpenedModel& model, const RunControl& control) {
                                            [](const std::string& name) { return !name.ends_with(".experts"); });
   experts.assign(first, linears.end());
   linears.erase(first, linears.end());
-  const auto say = [&](const std::vector<std::string>& modules, const std::string& what) {
+  const auto say = [&](const std::vector<std::string>& modules, const std::string& what, const char* verb) {
     if (modules.empty()) return;
     control.message(LogLevel::kWarning,
                     fmt::format("[importer] {}, {:.0f} % of the model, {} not nodes of the imported graph and stay "
                                 "uncompressed, whatever the recipe says: {}",
-                                what, 100 * share_of(modules, *model.stored),
-                                what.starts_with("the") || modules.size() > 1 ? "are" : "is", join_first(modules, 4)));
+                                what, 100 * share_of(modules, *model.stored), verb, join_first(modules, 4)));
   };
-  say(experts, fmt::format("the experts of {} layer{}", experts.size(), experts.size() == 1 ? "" : "s"));
-  say(linears, fmt::format("{} linear{}", linears.size(), linears.size() == 1 ? "" : "s"));
+  say(experts, fmt::format("the experts of {} layer{}", experts.size(), experts.size() == 1 ? "" : "s"), "are");
+  say(linears, fmt::format("{} linear{}", linears.size(), linears.size() == 1 ? "" : "s"),
+      linears.size() == 1 ? "is" : "are");
 }
 
 }  // namespace

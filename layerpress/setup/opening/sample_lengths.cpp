@@ -8,9 +8,9 @@
 
 namespace layerpress::setup {
 
-void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set, const std::string& dataset) {
-  std::int64_t least = 1, most = 0;
-  for (const graph::Node& node : graph.nodes) {
+void require_lengths(const model::TracedModel& model, const data::CalibrationSet& set, const std::string& dataset) {
+  std::int64_t least = 1, most = model.most_tokens;
+  for (const graph::Node& node : model.graph.nodes) {
     const auto* program = std::get_if<graph::Aten>(&node.operation);
     if (program == nullptr) continue;
     least = std::max(least, program->least_tokens);

@@ -5,13 +5,13 @@
 
 #include "layerpress/base/progress.h"
 #include "layerpress/data/calibration_set.h"
-#include "layerpress/graph/graph.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::setup {
 
 /// Throws DataError, which names the sample and what to do, if a sample of `dataset` has more or fewer tokens than the
-/// imported programs of the graph hold for.
-void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set, const std::string& dataset);
+/// imported graph holds for.
+void require_lengths(const model::TracedModel& model, const data::CalibrationSet& set, const std::string& dataset);
 
 std::int64_t longest_sample(const data::CalibrationSet& set);
 

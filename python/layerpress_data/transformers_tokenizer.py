@@ -30,8 +30,9 @@ class TransformersTokenizer:
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"
             ) from None
-        # Without its files, transformers makes some classes with special tokens only.
-        if not self._tokenizer.get_vocab().keys() - self._tokenizer.get_added_vocab().keys():
+        # Without its files, transformers makes some classes with special tokens only. mistral_common's knows no added ones.
+        added: dict = getattr(self._tokenizer, "get_added_vocab", dict)()
+        if not self._tokenizer.get_vocab().keys() - added.keys():
             raise DataError(
                 f"{directory}: no tokenizer can be loaded (its vocabulary is missing): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"

@@ -39,8 +39,9 @@ void require_modules(const graph::Graph& graph, const ScaleMapping& mapping) {
   bool smooth = false, balance = false;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     if (graph::weights_of(graph.nodes[n].operation).empty()) continue;
-    smooth = mapping.smooth.matches(module_of(graph, n)) || smooth;
-    balance = mapping.balance.matches(module_of(graph, n)) || balance;
+    const quant::ModuleName module = module_of(graph, n);
+    smooth = mapping.smooth.matches(module) || smooth;
+    balance = mapping.balance.matches(module) || balance;
   }
   if (!smooth || !balance)
     throw RecipeError("[recipe.check] {}: its {} no module of the model; correct or remove it", mapping.where,

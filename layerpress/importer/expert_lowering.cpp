@@ -82,23 +82,44 @@ std::string expert_of(const std::string& weight) { return parent_name(parent_nam
 /// The list of experts, of one of which a linear has this weight.
 std::string list_of(const std::string& weight) { return parent_name(expert_of(weight)); }
 
+/// Whether the checkpoint has a parameter as one tensor, and if so, whether its matrices lie there with rows and columns
+/// exchanged.
+std::optional<bool> stored_exchanged(const ExportedParameter& parameter) {
+  if (parameter.sources.size() != 1) return std::nullopt;
+  bool exchanged = false;
+  Json value = {{"source", 0}};
+  for (const Json& step : parameter.steps) {
+    const bool exchanges = step.at("op") == "aten.transpose.int" && step.at("args") == Json::array({value, 1, 2});
+    const bool copies = step.at("op") == "aten.clone.default" && step.at("args").at(0) == value;
+    if (!exchanges && !copies) return std::nullopt;
+    exchanged ^= exchanges;
+    value = {{"made", step.at("outs").at(0)}};
+  }
+  return parameter.result == value ? std::optional(exchanged) : std::nullopt;
+}
+
+/// As engines and LLM Compressor call the linears of an expert.
+const std::vector<std::string> kParts = {"gate_proj", "up_proj", "down_proj"};
+
 struct ExpertSizes {
   std::int64_t count = 0, intermediate = 0, features = 0;
   bool gated = true;
-  bool transposed = false;   ///< stacked matrices have a row per input
-  bool alternating = false;  ///< stacked outputs of gate and up alternate
+  bool transposed = false;       ///< stacked gate and up have a row per input in the checkpoint
+  bool down_transposed = false;  ///< the same of down
+  bool alternating = false;      ///< stacked outputs of gate and up alternate
   bool has_bias = false;
   /// Whether the members of stacked tensors lie one after the other.
-  bool in_order() const { return !transposed && !alternating && !has_bias; }
+  bool in_order() const { return !transposed && !down_transposed && !alternating && !has_bias; }
 };
 
-/// The names that experts have where one tensor of the checkpoint holds all of them.
-std::vector<LoweredExperts::Names> split_names(const std::string& list, const ExpertSizes& sizes) {
+/// The names that experts have where one tensor of the checkpoint holds all of them: `parts` are those of gate, if there is
+/// one, up and down.
+std::vector<LoweredExperts::Names> split_names(const std::string& list, const ExpertSizes& sizes,
+                                               const std::vector<std::string>& parts) {
   std::vector<LoweredExperts::Names> names;
   for (std::int64_t e = 0; e < sizes.count; ++e) {
-    const std::string expert = fmt::format("{}.{}.", list, e);
-    names.push_back(
-        {sizes.gated ? expert + "gate_proj.weight" : "", expert + "up_proj.weight", expert + "down_proj.weight"});
+    const auto name = [&](std::size_t part) { return fmt::format("{}.{}.{}.weight", list, e, parts[part]); };
+    names.push_back({sizes.gated ? name(0) : "", name(parts.size() - 2), name(parts.size() - 1)});
   }
   return names;
 }
@@ -106,9 +127,8 @@ std::vector<LoweredExperts::Names> split_names(const std::string& list, const Ex
 /// The names of experts that transformers has in stacked tensors only, where the checkpoint has linears of each.
 std::vector<LoweredExperts::Names> stored_apart(const ExportedParameter& first, const ExportedParameter& down,
                                                 const ExpertSizes& sizes) {
-  if (!first.splits || !down.splits) return {};
   const std::string list = list_of(first.sources[0].name);
-  std::vector<LoweredExperts::Names> names = split_names(list, sizes);
+  std::vector<LoweredExperts::Names> names = split_names(list, sizes, kParts);
   std::set<std::string> expected, found;
   for (const LoweredExperts::Names& own : names)
     for (const std::string& name : {own.gate, own.up, own.down})
@@ -118,15 +138,26 @@ std::vector<LoweredExperts::Names> stored_apart(const ExportedParameter& first, 
   return expected == found ? std::move(names) : std::vector<LoweredExperts::Names>();
 }
 
+/// The list of experts that a stacked parameter of the checkpoint holds: where its tensor is, or, if that is another module's
+/// weight, beside that module, under the list's own name.
+std::string stacked_list(const ExportedParameter& parameter) {
+  const std::string& stored = parameter.sources[0].name;
+  const std::string list = parent_name(stored);
+  if (!stored.ends_with(".weight")) return list;
+  return fmt::format("{}.{}", parent_name(list), last_part(parent_name(parameter.name)));
+}
+
 std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, const ExportedParameter& down,
                                             const ExpertSizes& sizes) {
   const std::int64_t inner = sizes.intermediate, features = sizes.features;
-  if (first.is_stored() && down.is_stored()) {
-    const std::string list = parent_name(first.sources[0].name);
-    const bool usual = first.splits && down.splits &&
-                       first.sources[0].name == list + (sizes.gated ? ".gate_up_proj" : ".up_proj") &&
-                       down.sources[0].name == list + ".down_proj";
-    return usual ? split_names(list, sizes) : std::vector<LoweredExperts::Names>();
+  if (stored_exchanged(first) && stored_exchanged(down)) {
+    const std::string list = stacked_list(first);
+    const bool usual = first.name.ends_with(sizes.gated ? ".gate_up_proj" : ".up_proj") &&
+                       down.name.ends_with(".down_proj") && stacked_list(down) == list;
+    std::vector<std::string> parts = first.splits;
+    parts.insert(parts.end(), down.splits.begin(), down.splits.end());
+    if (parts.size() != (sizes.gated ? 3 : 2)) parts = kParts;
+    return usual ? split_names(list, sizes, parts) : std::vector<LoweredExperts::Names>();
   }
   if (!sizes.in_order()) return stored_apart(first, down, sizes);
   std::vector<std::string> gates, ups;
@@ -155,19 +186,19 @@ struct ExpertParameters {
   std::optional<graph::Operation> gate;
 };
 
-/// The tensors in which a checkpoint has the experts of a layer that are not in order.
-std::vector<model::StackedTensor> stacked_tensors(const std::vector<LoweredExperts::Names>& names,
+/// The tensors in which a checkpoint has the experts of a layer.
+std::vector<model::StackedTensor> stacked_tensors(const ExportedParameter& gate_up, const ExportedParameter& down,
+                                                  const std::vector<LoweredExperts::Names>& names,
                                                   const ExpertSizes& sizes) {
   const std::int64_t count = sizes.count, features = sizes.features, inner = sizes.intermediate;
   const std::int64_t first = (sizes.gated ? 2 : 1) * inner;
-  const auto shape = [&](std::int64_t inputs, std::int64_t outputs) {
-    return sizes.transposed ? std::vector<std::int64_t>{count, inputs, outputs}
-                            : std::vector<std::int64_t>{count, outputs, inputs};
+  const auto shape = [&](bool transposed, std::int64_t inputs, std::int64_t outputs) {
+    return transposed ? std::vector<std::int64_t>{count, inputs, outputs}
+                      : std::vector<std::int64_t>{count, outputs, inputs};
   };
-  const std::string list = list_of(names.front().up);
-  const std::string name = list + (sizes.gated ? ".gate_up_proj" : ".up_proj");
-  std::vector<model::StackedTensor> stacked = {{name, shape(features, first), sizes.transposed, sizes.alternating},
-                                               {list + ".down_proj", shape(inner, features), sizes.transposed, false}};
+  std::vector<model::StackedTensor> stacked = {
+      {gate_up.sources[0].name, shape(sizes.transposed, features, first), sizes.transposed, sizes.alternating},
+      {down.sources[0].name, shape(sizes.down_transposed, inner, features), sizes.down_transposed, false}};
   for (const LoweredExperts::Names& own : names) {
     stacked[0].members.push_back(sizes.gated ? std::vector{own.gate, own.up} : std::vector{own.up});
     stacked[1].members.push_back({own.down});
@@ -194,10 +225,11 @@ bool has_biases(const ExportedGraph& graph, const ExportedNode& node, const Expo
     const auto biases = value ? graph.parameters.find(*value) : graph.parameters.end();
     if (biases == graph.parameters.end()) return false;
     const ExportedParameter& own = biases->second;
-    if (weights->is_stored() ? !own.is_stored() || own.sources[0].name != weights->sources[0].name + "_bias"
-                             : own.sources.size() != weights->sources.size())
+    const bool stacked = stored_exchanged(*weights).has_value();
+    if (stacked ? !own.is_stored() || own.sources[0].name != weights->sources[0].name + "_bias"
+                : own.sources.size() != weights->sources.size())
       return false;
-    for (std::size_t i = 0; !weights->is_stored() && i < own.sources.size(); ++i)
+    for (std::size_t i = 0; !stacked && i < own.sources.size(); ++i)
       if (own.sources[i].name != bias_of(weights->sources[i].name)) return false;
   }
   return true;
@@ -211,18 +243,24 @@ ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNod
   if (first == graph.parameters.end() || second == graph.parameters.end() || shape.size() != 3) return {};
   if (graph.types[static_cast<std::size_t>(*gate_up)].dtype != graph.dtype) return {};
   ExpertSizes sizes{.count = shape[0].factor, .gated = is_gated(node)};
-  sizes.transposed = node.arguments[kTransposed] == Json(true);
+  const bool transposed = node.arguments[kTransposed] == Json(true);
+  sizes.transposed = transposed != stored_exchanged(first->second).value_or(false);
+  sizes.down_transposed = transposed != stored_exchanged(second->second).value_or(false);
   sizes.has_bias = !node.arguments[kGateUpBias].is_null();
-  const std::int64_t outputs = shape[sizes.transposed ? 2 : 1].factor;
+  const std::int64_t outputs = shape[transposed ? 2 : 1].factor;
   sizes.intermediate = sizes.gated ? outputs / 2 : outputs;
-  sizes.features = shape[sizes.transposed ? 1 : 2].factor;
+  sizes.features = shape[transposed ? 1 : 2].factor;
   std::optional<graph::Operation> operation = gate_of(graph, node, sizes.intermediate);
   if (!operation) return {};
   const auto gate = graph.gates.find(node.arguments[kFunction].get<std::string>());
   sizes.alternating = sizes.gated && gate != graph.gates.end() && gate->second.interleaved;
   if (sizes.has_bias && !has_biases(graph, node, first->second, second->second)) return {};
   ExpertParameters parameters{names_of(first->second, second->second, sizes), sizes, {}, std::move(operation)};
-  if (!sizes.in_order() && !parameters.names.empty()) parameters.stacked = stacked_tensors(parameters.names, sizes);
+  // Fused tensors, whose experts lie one after the other and which readers know divided, are described elsewhere.
+  const bool whole = first->second.sources.size() == 1;
+  const bool splits = !first->second.splits.empty() && !second->second.splits.empty();
+  if (!parameters.names.empty() && whole && (!splits || !sizes.in_order()))
+    parameters.stacked = stacked_tensors(first->second, second->second, parameters.names, sizes);
   return parameters;
 }
 

@@ -1,9 +1,31 @@
 #include "layerpress/rewrite/rewrite.h"
 
+#include <set>
 #include <utility>
 #include <variant>
 
+#include "layerpress/base/text.h"
+#include "layerpress/model/blocks/expert_blocks.h"
+
 namespace layerpress::rewrite {
+namespace {
+
+/// Gives a changed model, whose experts lie one by one, the stacked tensors of the model before, in the form that they had, for
+/// the experts that are left.
+void take_stacked(const std::vector<std::vector<model::StackedTensor>>& before, Model& changed) {
+  std::set<std::string> lists;
+  changed.traced.stacked_tensors = before;
+  for (std::vector<model::StackedTensor>& layer : changed.traced.stacked_tensors)
+    for (model::StackedTensor& stacked : layer) {
+      std::erase_if(stacked.members, [&](const auto& of) { return !changed.checkpoint->contains(of.front()); });
+      stacked.shape[0] = static_cast<std::int64_t>(stacked.members.size());
+      if (stacked.shape.size() == 3) lists.insert(model::list_of_experts(stacked));
+    }
+  std::erase_if(changed.traced.fused_tensors,
+                [&](const checkpoint::FusedTensor& fused) { return lists.count(parent_name(fused.name)) != 0; });
+}
+
+}  // namespace
 
 Model rewritten(Model model, const Changes& changes) {
   if (!changes.copies.empty()) model.checkpoint = model.checkpoint->with_copies(changes.copies);
@@ -11,7 +33,9 @@ Model rewritten(Model model, const Changes& changes) {
   if (!changes.computed.empty()) model.checkpoint = model.checkpoint->with_computed(changes.computed);
   if (!changes.config.empty()) model.checkpoint = model.checkpoint->with_config(changes.config);
   if (changes.is_traced_again) {
+    const std::vector<std::vector<model::StackedTensor>> stacked = std::move(model.traced.stacked_tensors);
     model.traced = model.trace(*model.checkpoint);
+    take_stacked(stacked, model);
     model::check_weights(model.traced.graph, *model.checkpoint);
   }
   for (const auto& [n, weight] : changes.linears)

@@ -103,7 +103,7 @@ def _add_sources(graph: dict, names: dict[str, str]) -> None:
         if first is None:
             raise ExportError(f"parameter '{parameter['name']}' is not in the module's state_dict()")
         parameter |= {"sources": [{"name": first, "shape": parameter["shape"]}], "steps": [], "result": {"source": 0},
-                      "splits": False, "tied": "" if first == parameter["name"] else first}
+                      "splits": [], "tied": "" if first == parameter["name"] else first}
 
 
 def _vocabulary(graph: dict, name: str) -> int:

@@ -15,11 +15,6 @@ _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "
            "BOOL": torch.bool}
 
 
-# Families whose experts transformers has in stacked tensors only, while engines and LLM Compressor have linears of each expert,
-# named "N.gate_proj", "N.up_proj" and "N.down_proj".
-_LINEARS_IN_ENGINES = {"gpt_oss"}
-
-
 class _Recorder(TorchDispatchMode):
     """Records every operation on tensors. Sources have their names, results have numbers."""
 
@@ -91,45 +86,45 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
     found: dict[str, Any] = {}
     for first, load in loads.items():
         found |= _recorded(model, first, load, sources[first])
-    by_engines = getattr(model.config, "model_type", "") in _LINEARS_IN_ENGINES
-    if by_engines:
-        found |= _linears_of_experts(model, stored, found)
+    found |= _linears_of_experts(model, stored, found)
     for target, made in found.items():
-        if by_engines and (len(made["shape"]) == 3 or len(made["sources"]) > 1):
-            made["splits"] = True
-            continue
-        renamed = [rename_source_key(key, renamings, converters, prefix, known) for key in _expert_names(made)]
-        made["splits"] = bool(renamed) and all(name == target and pattern for name, pattern in renamed)
+        made["splits"] = _parts_of_experts(target, made, converters)
     return _with_tied(model, found)
 
 
 def _linears_of_experts(model, stored, found: dict) -> dict[str, dict]:
-    """The stacked parameters whose experts the checkpoint has one by one: rows of gate and up alternate, a matrix has a row per
-    input."""
+    """The stacked parameters whose experts the checkpoint has one by one, as engines and LLM Compressor have them, although
+    transformers does not."""
     made = {}
     for name, parameter in model.named_parameters():
         module, _, leaf = name.rpartition(".")
         stem, suffix = (leaf[:-len("_bias")], "bias") if leaf.endswith("_bias") else (leaf, "weight")
-        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(stem, ())
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}.get(stem, ())
         keys = [[f"{module}.{expert}.{part}.{suffix}" for expert in range(parameter.shape[0])] for part in parts]
-        if name in found or not keys or not all(key in stored for part in keys for key in part):
+        experts = model.get_submodule(module)
+        if name in found or not keys or not hasattr(experts, "is_transposed") or not all(key in stored for part in keys for key in part):
             continue
         names = [key for part in keys for key in part]
         recorder = _Recorder([torch.empty(stored[key][1], device="meta") for key in names])
         with torch.no_grad(), recorder:
             stacks = [torch.stack(recorder.kept[place * len(part):(place + 1) * len(part)]) for place, part in enumerate(keys)]
-            value = torch.stack(stacks, 2).flatten(1, 2)
-            value = value.transpose(1, 2) if suffix == "weight" else value
+            alternate = len(stacks) > 1 and not experts.is_concatenated
+            value = torch.stack(stacks, 2).flatten(1, 2) if alternate else torch.cat(stacks, 1) if len(stacks) > 1 else stacks[0]
+            value = value.transpose(1, 2) if suffix == "weight" and experts.is_transposed else value
         made[name] = _needed(recorder, names, value)
     return made
 
 
-def _expert_names(made: dict) -> list[str]:
-    """What the parts of a stored tensor of all experts are called where experts are stored one by one."""
-    if len(made["shape"]) != 3 or made["steps"]:
+def _parts_of_experts(target: str, made: dict, converters: list) -> list[str]:
+    """What transformers calls an expert's linears in a checkpoint that has one by one what this one has in a stacked tensor; empty
+    if it does not know them so."""
+    if len(made["shape"]) != 3 or len(made["sources"]) != 1:
         return []
-    module, _, leaf = made["sources"][0]["name"].rpartition(".")
-    return [f"{module}.0.{part}.weight" for part in {"gate_up_proj": ("gate_proj", "up_proj")}.get(leaf, (leaf,))]
+    for entry in converters:
+        parts = [pattern.rpartition(".*.")[2].removesuffix(".weight") for pattern in entry.source_patterns if ".*." in pattern]
+        if [target.endswith(pattern) for pattern in entry.target_patterns] == [True] and len(parts) == len(entry.source_patterns):
+            return parts
+    return []
 
 
 def _recorded(model, first: str, load, sources) -> dict[str, dict]:

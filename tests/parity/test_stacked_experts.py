@@ -45,7 +45,7 @@ def opened_by_transformers(output, folder):
     kept = {name: tensor.float() for name, tensor in tensors.items() if ".weight_" not in name and not name.endswith("_global_scale")}
     plain.mkdir()
     (plain / "config.json").write_text(json.dumps(config))
-    save_file(reloading.stacked_experts(kept), plain / "model.safetensors", {"format": "pt"})
+    save_file(reloading.stacked_experts(kept, "gpt_oss"), plain / "model.safetensors", {"format": "pt"})
     return plain
 
 
@@ -62,7 +62,7 @@ def test_compressed(source, options, sources, tmp_path):
     assert {name for name in linears if "experts" in name} == wanted and len(linears) == len(wanted) + 4 * LAYERS
     values = tiny_models.tensors(sources["bf16"])
     single = {name: tensor for name, tensor in tensors.items() if name.endswith(".bias")}
-    biases = {name: tensor for name, tensor in reloading.stacked_experts(single).items() if name.endswith("proj_bias")}
+    biases = {name: tensor for name, tensor in reloading.stacked_experts(single, "gpt_oss").items() if name.endswith("proj_bias")}
     assert len(biases) == 2 * LAYERS and all(torch.equal(tensor, values[name]) for name, tensor in biases.items())
     plain = opened_by_transformers(tmp_path / "out", tmp_path)
     theirs = any_model.logits(plain, SAMPLES)

@@ -40,14 +40,26 @@ def decoded(folder, target):
     convert_checkpoint(str(folder), str(target), decoder, device="cpu")
     config = json.loads((target / "config.json").read_text())
     assert "quantization_config" not in config
-    if config["model_type"] == "gpt_oss":
-        save_file(stacked_experts(load_file(target / "model.safetensors")), target / "model.safetensors", {"format": "pt"})
+    restacked = stacked_experts(load_file(target / "model.safetensors"), config["model_type"])
+    save_file(restacked, target / "model.safetensors", {"format": "pt"})
     return target
 
 
-def stacked_experts(tensors):
-    """Tensors of gpt-oss with those of single experts as transformers has them: gate and up alternate, matrices have a row per input."""
-    single = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.(weight|bias)")
+# Families whose experts transformers has in stacked tensors only, which parts of module.experts.N are not: what the tensors are
+# called, whether a matrix has a row per input, and whether outputs of gate and up alternate.
+STACKED = {"gpt_oss": ("experts.gate_up_proj", "experts.down_proj", True, True),
+           **dict.fromkeys(("gemma4", "gemma4_text", "granitemoe_swa", "inkling_text", "zaya", "hy_v4", "minimax_m3_vl_text"), ("experts.gate_up_proj", "experts.down_proj", False, False)),
+           "qwen3_vl_moe": ("experts.gate_up_proj", "experts.down_proj", True, False),
+           **dict.fromkeys(("granitemoe", "granitemoehybrid", "granitemoeshared"),
+                           ("input_linear.weight", "output_linear.weight", False, False))}
+
+
+def stacked_experts(tensors, model_type):
+    """Tensors with those of single experts as transformers has them, where it has them in stacked tensors only."""
+    if model_type not in STACKED:
+        return tensors
+    *names, transposed, alternating = STACKED[model_type]
+    single = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)\.(weight|bias)")
     made, experts = {}, {}
     for name, tensor in tensors.items():
         if match := single.fullmatch(name):
@@ -58,8 +70,9 @@ def stacked_experts(tensors):
     for (module, leaf), parts in experts.items():
         gate, up, down = (torch.stack([parts[part][e] for e in range(len(parts[part]))])
                           for part in ("gate_proj", "up_proj", "down_proj"))
-        for name, value in (("gate_up_proj", torch.stack([gate, up], 2).flatten(1, 2)), ("down_proj", down)):
-            made[f"{module}.{name}" + ("" if leaf == "weight" else "_bias")] = value.mT.contiguous() if leaf == "weight" else value
+        both = torch.stack([gate, up], 2).flatten(1, 2) if alternating else torch.cat([gate, up], 1)
+        for name, value in zip(names, (both, down), strict=True):
+            made[f"{module}.{name}" + ("" if leaf == "weight" else "_bias")] = value.mT.contiguous() if transposed and leaf == "weight" else value
     return made
 
 

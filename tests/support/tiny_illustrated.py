@@ -70,10 +70,11 @@ _text, *_rest = FAMILIES["gemma4"]
 FAMILIES["gemma4 bidirectional"] = ({**_text, "sliding_window": 3, "use_bidirectional_attention": "vision"}, *_rest)
 
 
-def save(folder, family, dtype=torch.float32, seed=0):
+def save(folder, family, dtype=torch.float32, seed=0, **settings):
+    """`settings`: of the text."""
     text, part, other = FAMILIES[family]
     torch.manual_seed(seed)
-    parts = {"text_config": dict(text), ("audio_config" if family in HEARING else "vision_config"): dict(part)}
+    parts = {"text_config": {**text, **settings}, ("audio_config" if family in HEARING else "vision_config"): dict(part)}
     model = model_class(family).from_config(CONFIG_MAPPING[family.split()[0]](**parts, **other))
     generator = torch.Generator().manual_seed(seed + 5)
     with torch.no_grad():

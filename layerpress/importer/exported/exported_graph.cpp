@@ -200,7 +200,8 @@ class Reader {
     for (const Json& step : parameter.steps) kernels::check_operator(step.at("op").get<std::string>());
     if (parameter.sources.empty() || !parameter.steps.is_array())
       refuse("parameter '{}' has no source tensor", parameter.name);
-    parameter.splits = json.value("splits", false);
+    parameter.splits = json.value("splits", std::vector<std::string>());
+    for (const std::string& part : parameter.splits) check_name(part, "linear of an expert");
     parameter.tied = json.value("tied", "");
     check_name(parameter.tied, "parameter");
     const auto id = json_integer(json.at("id"));

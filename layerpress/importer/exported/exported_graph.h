@@ -47,8 +47,9 @@ struct ExportedParameter {
   std::vector<Source> sources;
   Json steps;  ///< [{"op", "args", "outs", "several"}], {"source": n} and {"made": n} are references
   Json result;
-  bool splits = false;  ///< whether transformers also loads it from a tensor for each expert
-  std::string tied;     ///< the parameter whose tensor this is, or ""
+  /// Of a stacked tensor: what transformers calls each expert's linears where it loads them one by one; empty: it does not.
+  std::vector<std::string> splits;
+  std::string tied;  ///< the parameter whose tensor this is, or ""
   bool is_stored() const { return sources.size() == 1 && steps.empty(); }
 };
 

@@ -110,6 +110,11 @@ std::string leaf_name(const std::string& weight) { return last_part(parent_name(
 
 }  // namespace
 
+std::string list_of_experts(const StackedTensor& stacked) {
+  const std::string& weight = stacked.members.front().front();  // list.expert.linear.weight
+  return parent_name(parent_name(parent_name(weight)));
+}
+
 void describe_experts(TracedModel& model) {
   const graph::Graph& graph = model.graph;
   std::map<graph::ModuleId, std::vector<ExpertWeights>> by_list;
@@ -117,7 +122,7 @@ void describe_experts(TracedModel& model) {
     if (std::holds_alternative<graph::Expert>(node.operation))
       by_list[graph.modules[node.module].parent].push_back(weights_of_expert(graph, node));
   std::set<std::string> stacked;
-  for (const std::vector<StackedTensor>& layer : model.stacked_tensors) stacked.insert(parent_name(layer.front().name));
+  for (const std::vector<StackedTensor>& layer : model.stacked_tensors) stacked.insert(list_of_experts(layer.front()));
   for (const auto& [module, experts] : by_list) {
     const std::string& list = graph.modules[module].name;
     model.uniform_modules.push_back(list);

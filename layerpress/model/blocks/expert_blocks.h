@@ -62,6 +62,9 @@ TracedModel expert_language_model(const ExpertDecoder& decoder, const Json& raw_
 /// decoder_sparse_step.
 std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers);
 
+/// The module whose experts' linears are the members of a stacked tensor of weights.
+std::string list_of_experts(const StackedTensor& stacked);
+
 /// If the graph has experts, fills in what readers need to know of them, and the fused tensors of checkpoints that
 /// store a layer's experts as `experts.gate_up_proj` [experts, 2 * intermediate, hidden] and `experts.down_proj`
 /// [experts, hidden, intermediate].

@@ -115,6 +115,23 @@ void say_left_out(const setup::OpenedModel& model, const RunControl& control) {
       linears.size() == 1 ? "is" : "are");
 }
 
+/// Experts that the result has one by one, although transformers knows the layer's stacked tensors only.
+void say_divided_experts(const setup::RunSetup& setup, const RunControl& control) {
+  const setup::OpenedModel& model = setup.model;
+  std::int64_t layers = 0;
+  for (const std::vector<model::StackedTensor>& layer : model.traced.stacked_tensors) {
+    const std::string& stacked = layer.front().name;
+    if (!model.stored->contains(stacked) && model.stacked_quantized.count(stacked) == 0) continue;
+    layers += 1 - static_cast<std::int64_t>(model.written_stacked.count(layer.front().members.front().front()));
+  }
+  if (layers > 0 && setup.target->has_config())
+    control.message(LogLevel::kWarning,
+                    fmt::format("the experts of {} layer{} are written one by one, as vLLM reads them; transformers "
+                                "knows them as one tensor of a layer only and would leave them at random values (for "
+                                "transformers, leave them uncompressed: --ignore 're:.*experts.*')",
+                                layers, layers == 1 ? "" : "s"));
+}
+
 }  // namespace
 
 std::string compressed_words(const OneshotOptions& options, const setup::RunSetup& setup) {
@@ -135,6 +152,7 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
 
 void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
   say_left_out(setup.model, control);
+  say_divided_experts(setup, control);
   for (const std::string& note : setup.target->notes()) control.message(LogLevel::kWarning, "[target] " + note);
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
   if (const std::vector<std::string>& names = setup.without_importance; !names.empty())

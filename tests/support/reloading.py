@@ -48,7 +48,8 @@ def decoded(folder, target):
 # Families whose experts transformers has in stacked tensors only, which parts of module.experts.N are not: what the tensors are
 # called, whether a matrix has a row per input, and whether outputs of gate and up alternate.
 STACKED = {"gpt_oss": ("experts.gate_up_proj", "experts.down_proj", True, True),
-           **dict.fromkeys(("gemma4", "gemma4_text", "granitemoe_swa", "inkling_text", "zaya", "hy_v4", "minimax_m3_vl_text"), ("experts.gate_up_proj", "experts.down_proj", False, False)),
+           **dict.fromkeys(("gemma4", "gemma4_text", "granitemoe_swa", "inkling_text", "zaya", "hy_v4", "minimax_m3_vl_text"),
+                           ("experts.gate_up_proj", "experts.down_proj", False, False)),
            "qwen3_vl_moe": ("experts.gate_up_proj", "experts.down_proj", True, False),
            **dict.fromkeys(("granitemoe", "granitemoehybrid", "granitemoeshared"),
                            ("input_linear.weight", "output_linear.weight", False, False))}

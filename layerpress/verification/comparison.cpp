@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/transform.h"
@@ -32,6 +33,23 @@ Limits limits_of(int bits) {
   if (bits >= 4) return {0.6, 0.5};
   return bits == 3 ? Limits{0.9, 0.3} : Limits{1.3, 0.1};
 }
+
+/// How large a weight may be along the original: rounding makes it a little smaller.
+struct Sizes {
+  double least, most;
+};
+
+Sizes sizes_of(int bits) { return bits > 2 ? Sizes{0.8, 1.2} : Sizes{0.65, 1.3}; }
+
+/// The same of columns with a tenth of the mean power, and the share of columns that may be others: GPTQ moves single columns of
+/// few bits far.
+struct ColumnLimits {
+  Sizes sizes;
+  double most_foreign;
+};
+constexpr double kLeastColumnPower = 0.1;
+
+ColumnLimits column_limits(int bits) { return bits >= 6 ? ColumnLimits{{0.7, 1.4}, 0} : ColumnLimits{{0.5, 2}, 0.02}; }
 
 /// Where weights that stay make up for those that go, they grow, but not to this size along the original ones.
 constexpr Limits kMoved = {1.3, 0.3};
@@ -65,6 +83,28 @@ at::Tensor suspicious_groups(const Sums& groups) {
   const at::Tensor along = groups.along();
   return along.lt(0).logical_or(along.gt(1.9)).logical_and(groups.weighty());
 }
+
+/// Sums over the rows of a weight, [columns].
+struct ColumnSums {
+  at::Tensor original, product;
+
+  void add(const at::Tensor& w, const at::Tensor& rounded) {
+    const at::Tensor wide = w.to(at::kFloat);
+    const at::Tensor own = wide.square().sum(0), both = (wide * rounded.to(at::kFloat)).sum(0);
+    original = original.defined() ? original + own : own;
+    product = product.defined() ? product + both : both;
+  }
+
+  /// The columns that are not as large along the original's as `sizes`.
+  at::Tensor foreign(const Sizes& sizes) const {
+    const at::Tensor along = product / original.clamp_min(1e-30);
+    return along.lt(sizes.least)
+        .logical_or(along.gt(sizes.most))
+        .logical_and(original.gt(kLeastColumnPower * original.mean()))
+        .nonzero()
+        .flatten();
+  }
+};
 
 /// A weight [rows, columns] as it is compared.
 struct ComparedWeight {
@@ -157,6 +197,9 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
   double power = 0, product = 0, error = 0;
   Places foreign, suspicious;
+  ColumnSums columns;
+  const bool is_fitted = change.scales_rows || change.scales_columns;
+  const bool keeps_size = !is_fitted && !change.moves && !follows_original;
   // A weight has one input, so that its columns have scales of norms or of a linear.
   const at::Tensor scales = change.scales_columns ? fitted_columns(original, rounded, change, chunk) : known;
   for (std::int64_t first = 0; first < weight.rows; first += chunk) {
@@ -171,9 +214,13 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     error += (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(at::kDouble).item<double>();
     foreign.add(foreign_rows(groups.of_rows(), limits), first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
+    if (keeps_size && weight.bits >= 4) columns.add(expected, found);
   }
   const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
-  const bool is_fitted = change.scales_rows || change.scales_columns;
+  const double size = power > 0 ? product / power : 1;
+  const Sizes sizes = sizes_of(weight.bits);
+  const ColumnLimits by_column = column_limits(weight.bits);
+  const at::Tensor others = columns.original.defined() ? columns.foreign(by_column.sizes) : at::empty({0}, at::kLong);
   const std::string rows_off = fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
                                            weight.rows, foreign.first_row);
   if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
@@ -182,8 +229,12 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     findings.warning("source", module, rows_off);
   else if (relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
     findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
-  else if ((change.moves || follows_original) && !is_fitted && product > kMostGrown * power)
-    findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", product / power));
+  else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
+    findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
+  else if (static_cast<double>(others.numel()) > by_column.most_foreign * static_cast<double>(weight.columns))
+    findings.fault("source", module,
+                   fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),
+                               weight.columns, others[0].item<std::int64_t>()));
   else if (relative > limits.error)
     findings.warning("source", module,
                      fmt::format("differs from the source by {:.2f} of its size, moved towards the original model's "
@@ -237,17 +288,25 @@ void check_further(const setup::OpenedModel& result, const setup::OpenedModel& s
       findings.warning("further", name, "is not in the source");
 }
 
-/// Numbers and switches of config.json that both have, also in its sections. Tools may write other keys, names and lists in their own way.
+/// Whether a key of config.json says something of the model's tools, or of text, and nothing of what the model computes.
+bool is_free(const std::string& key) {
+  static const std::set<std::string> kFree = {"use_cache",     "tie_word_embeddings",  "quantization_config",
+                                              "_name_or_path", "transformers_version", "dtype",
+                                              "torch_dtype"};
+  return kFree.count(key) != 0 || key.ends_with("_token_id") || key.ends_with("_implementation");
+}
+
+/// Numbers, switches and words of config.json that both have, also in its sections. Tools may write other keys and lists in their
+/// own way.
 void compare_configs(const Json& result, const Json& source, const std::string& place, Findings& findings) {
   for (const auto& [key, value] : source.items()) {
     const auto found = result.find(key);
-    if (found == result.end() || key == "use_cache" || key == "tie_word_embeddings" || key.ends_with("_token_id") ||
-        key == "quantization_config")
-      continue;
+    if (found == result.end() || is_free(key)) continue;
     if (value.is_object() && found->is_object())
       compare_configs(*found, value, place + key + ".", findings);
-    else if ((value.is_number() || value.is_boolean()) && (found->is_number() || found->is_boolean()) &&
-             value != *found)
+    else if (value != *found &&
+             ((value.is_string() && found->is_string()) ||
+              ((value.is_number() || value.is_boolean()) && (found->is_number() || found->is_boolean()))))
       findings.fault("config", place + key, fmt::format("is {}, the source's is {}", found->dump(), value.dump()));
   }
 }

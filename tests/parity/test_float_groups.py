@@ -99,3 +99,19 @@ def test_searched_scales_lose_less(scheme, tmp_path):
         errors[observer] = sum(module["weight_error"] for module in modules)
     assert errors["mse"] < errors["minmax"]
     assert scheme != "NVFP4A16" or errors["squared_error"] < errors["nvfp4_expanded_mse"] < errors["mse"]
+
+
+def test_fused_linears_of_several_dtypes(tmp_path):
+    """Linears that engines run as one have one global scale, even where it is rounded from weights of different dtypes."""
+    source = tiny_models.save(tmp_path / "model")
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    mixed = {name: tensor.to(dtypes[place % 3]) for place, (name, tensor) in enumerate(sorted(tiny_models.tensors(source).items()))}
+    tiny_models.rewrite_tensors(source, mixed)
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([40, 64, 33], 200))
+    out = program.oneshot(source, tmp_path / "out", "--scheme", "NVFP4", "--dataset", samples)
+    tensors = tiny_models.tensors(out)
+    for fused in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")):
+        assert len({mixed[f"model.layers.0.{name}.weight"].dtype for name in fused}) > 1
+        for scale in ("weight_global_scale", "input_global_scale"):
+            assert len({tensors[f"model.layers.0.{name}.{scale}"].item() for name in fused}) == 1
+    program.run("verify", out, "--source", source)

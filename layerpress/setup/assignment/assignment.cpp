@@ -122,7 +122,8 @@ void leave_stored_alike(const OpenedModel& model, compression::Assignments& assi
   });
 }
 
-/// Records for each compressed linear the other linears that engines fuse with it.
+/// Records for each compressed linear the other linears that engines fuse with it. Numbers that these have in common are rounded to
+/// the dtype of their scales, so it is one dtype, even if their weights are stored in several.
 void link_fused(const OpenedModel& model, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::map<std::string, graph::NodeId> nodes;
@@ -132,6 +133,13 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
       for (const std::string& sibling : together.names)
         if (const auto other = nodes.find(sibling); other != nodes.end() && other->second != n)
           assignments.linears[n].fused.push_back(other->second);
+  std::vector<graph::NodeId> mixed;
+  for (const auto& [n, assignment] : assignments.linears)
+    if (std::any_of(assignment.fused.begin(), assignment.fused.end(), [&, dtype = assignment.scale_dtype](auto other) {
+          return assignments.linears.at(other).scale_dtype != dtype;
+        }))
+      mixed.push_back(n);
+  for (const graph::NodeId n : mixed) assignments.linears[n].scale_dtype = at::kFloat;
 }
 
 /// NVFP4 holds what is stored in MXFP4 if its global scale is a power of two, for all linears that have it in common.

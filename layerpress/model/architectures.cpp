@@ -84,11 +84,12 @@ void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& chec
   for (const graph::Node& node : graph.nodes) {
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) {
       if (!checkpoint.contains(use.name))
-        throw CheckpointError("[model.check] {}: tensor '{}' {} is missing{}", where, use.name,
-                              fmt::format("{}", use.shape),
-                              checkpoint.location().empty() ? "; merge adapters (merge_and_unload()) and remove "
-                                                              "parametrizations before, or pass the model's folder"
-                                                            : "");
+        throw CheckpointError(
+            "[model.check] {}: tensor '{}' {} is missing{}", where, use.name, fmt::format("{}", use.shape),
+            checkpoint.location().empty() ? "; merge adapters (merge_and_unload()), remove parametrizations "
+                                            "and give modules that share a weight one each before, or "
+                                            "pass the model's folder"
+                                          : "");
       const checkpoint::StoredTensor& stored = checkpoint.spec(use.name);
       if (stored.shape != use.shape)
         throw CheckpointError("[model.check] {}: tensor '{}' has shape {}, config.json implies {}", where, use.name,

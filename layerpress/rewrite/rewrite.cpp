@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
 #include "layerpress/model/blocks/expert_blocks.h"
 
@@ -34,9 +35,14 @@ Model rewritten(Model model, const Changes& changes) {
   if (!changes.config.empty()) model.checkpoint = model.checkpoint->with_config(changes.config);
   if (changes.is_traced_again) {
     const std::vector<std::vector<model::StackedTensor>> stacked = std::move(model.traced.stacked_tensors);
-    model.traced = model.trace(*model.checkpoint);
-    take_stacked(stacked, model);
-    model::check_weights(model.traced.graph, *model.checkpoint);
+    try {
+      model.traced = model.trace(*model.checkpoint);
+      take_stacked(stacked, model);
+      model::check_weights(model.traced.graph, *model.checkpoint);
+    } catch (const CheckpointError& error) {
+      throw RecipeError("[recipe.check] {}, but the architecture does not take the rest, so leave that out ({})",
+                        changes.text, error.what());
+    }
   }
   for (const auto& [n, weight] : changes.linears)
     std::get<graph::Linear>(model.traced.graph.nodes[n].operation).weight = weight;

@@ -44,8 +44,8 @@ class Rewrite {
   virtual Changes changes(const Model& model) const = 0;
 };
 
-/// The changed model. It costs nothing until a tensor is loaded. Throws CheckpointError if tensors' names collide, or if
-/// a model that is traced again lacks a tensor or has one of another shape.
+/// The changed model. It costs nothing until a tensor is loaded. Throws CheckpointError if tensors' names collide, and
+/// RecipeError if a model that is traced again lacks a tensor or has one of another shape.
 Model rewritten(Model model, const Changes& changes);
 
 }  // namespace layerpress::rewrite

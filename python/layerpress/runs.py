@@ -303,13 +303,23 @@ def _dataset_by_name(dataset: str | os.PathLike, own: dict[str, Any], options: d
     if own["preprocessing_func"] is not None:
         raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")
     path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
-    if request.loaded is None and request.tokenizer is None or path.endswith(".safetensors"):
+    if request.tokenizer is None and (request.loaded is None or _is_tokenized(path)) or path.endswith(".safetensors"):
         return path
     if request.loaded is not None and takes_images(getattr(request.loaded, "config", {})):
         reader = _image_reader(request, folder)._replace(images=Path(path).parent if os.path.isfile(path) else None)
         rows = list(rows_of_file(path, reader, options))
         return _tokens_with_images(Items(rows, {}, None, None), options, request, folder, reader)
     return _tokens(Path(path), options, request, folder)
+
+
+def _is_tokenized(path: str) -> bool:
+    """Whether the rows of a JSON lines file are ids of tokens, which need no tokenizer."""
+    if not path.endswith(".jsonl") or not os.path.isfile(path):
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file, contextlib.suppress(ValueError):
+        row = json.loads(next((line for line in file if line.strip()), "null"))
+        return isinstance(row, dict) and "input_ids" in row
+    return False
 
 
 def _tokens(path: Path, options: dict[str, Any], request: _Request, folder: Path) -> str:

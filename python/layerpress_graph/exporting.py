@@ -97,8 +97,7 @@ def export_model(model_class, config, dtype: torch.dtype, images: bool, tokens: 
             return Exported(built, program, way, reasons, most)
         except Exception as fault:  # what a foreign model does cannot be foreseen
             reasons.append(f"{way}: {type(fault).__name__}: {one_line(fault, 240)}")
-    raise ExportError(f"{model_class.__name__} cannot be exported ({'; '.join(reasons)}); try a newer transformers or "
-                      "--model-graph builtin")
+    raise ExportError(f"{model_class.__name__} cannot be exported ({'; '.join(reasons)}); try a newer transformers")
 
 
 def _position_axes(model) -> int:

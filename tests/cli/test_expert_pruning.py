@@ -75,6 +75,14 @@ def test_imported_families(family, samples, results, tmp_path):
     check(source, out, kept, tmp_path, any_model.logits)
 
 
+@pytest.mark.nightly
+def test_gates_with_rows_for_shared_experts(samples, tmp_path):
+    """Inkling's, whose rows are not the experts' alone: refused before anything is measured."""
+    source = any_model.save(tmp_path / "model", "inkling_text")
+    program.fails("oneshot", source, "--output", tmp_path / "out", "--recipe", recipe(tmp_path), "--dataset", samples,
+                  fragments=["REAPPruningModifier: keeps 4 of 8 experts", "gate.weight", "the architecture does not take the rest"])
+
+
 def test_choice(source, samples, results, tmp_path):
     """That of a version in Python, whose double precision tells experts apart."""
     _, kept = pruned(source, results / "out", samples, tmp_path)

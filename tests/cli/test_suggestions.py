@@ -84,6 +84,14 @@ def test_entries_that_match_nothing(model, results):
     assert any("--ignore replaces its default: lm_head is quantized, too" in line for line in said), said
 
 
+def test_bias_that_the_architecture_does_not_have(tmp_path, results):
+    source = tiny_models.save(tmp_path / "model")
+    name = "model.layers.1.self_attn.o_proj.bias"
+    tiny_models.rewrite_tensors(source, {**tiny_models.tensors(source), name: torch.ones(64)})
+    outcome = program.run("oneshot", source, "--output", results / "out", "--algorithm", "rtn", "--scheme", "W8A8")
+    assert any(name in line and "nothing is computed with it" in line for line in warnings(outcome)), outcome.errors
+
+
 @pytest.mark.parametrize("modifier, entry, said", [
     ({"MagnitudePruningModifier": {"final_sparsity": 0.5, "targets": ["re:.*q_porj$", "re:.*k_proj"]}}, "targets",
      "re:.*q_porj$ matches no module"),

@@ -196,6 +196,10 @@ PLANTED = {
                                           True, "source"),
     "another activation": ("dense", "int4", lambda folder: tiny_models.rewrite_config(folder, lambda text: text.update(hidden_act="gelu")), True,
                            "config"),
+    "another rotary embedding": ("dense", "int4", lambda folder: tiny_models.rewrite_config(
+        folder, lambda text: text["rope_parameters"].update(rope_type="linear", factor=4.0)), True, "config"),
+    "another end of text": ("dense", "int4", lambda folder: tiny_models.rewrite_config(
+        folder, lambda text: text.update(eos_token_id=77)), True, "config"),
     "scale is halved": ("dense", "fp8", change(Q + "weight_scale", lambda scale: scale / 2), True, "source"),
     "sign of the codes": ("dense", "int8", change(UP + "weight", lambda codes: -codes), True, "source"),
     "weight is transposed": ("dense", "int8", change(Q + "weight", lambda codes: codes.t()), True, "source"),

@@ -107,7 +107,7 @@ def test_fused_linears_of_several_dtypes(tmp_path):
     dtypes = (torch.bfloat16, torch.float16, torch.float32)
     mixed = {name: tensor.to(dtypes[place % 3]) for place, (name, tensor) in enumerate(sorted(tiny_models.tensors(source).items()))}
     tiny_models.rewrite_tensors(source, mixed)
-    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([40, 64, 33], 200))
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([40, 64, 33]))
     out = program.oneshot(source, tmp_path / "out", "--scheme", "NVFP4", "--dataset", samples)
     tensors = tiny_models.tensors(out)
     for fused in (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")):

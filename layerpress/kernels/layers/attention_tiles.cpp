@@ -3,30 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 #include "layerpress/kernels/products/product.h"
 #include "layerpress/kernels/tasks.h"
 
 namespace layerpress::kernels {
 namespace {
-
-/// 64-byte aligned scratch memory.
-class Scratch {
- public:
-  explicit Scratch(std::int64_t bytes)
-      : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
-    if (memory_ == nullptr) throw std::bad_alloc();
-  }
-  ~Scratch() { std::free(memory_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  void* memory_;
-};
 
 /// The task of one key/value head, without its position.
 cpu::AttentionTask attention_task_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -69,7 +51,8 @@ at::Tensor attend_samples(const at::Tensor& query, const at::Tensor& key, const 
   for (const Sample& sample : samples) most = std::max(most, sample.keys);
   const auto tasks = static_cast<std::int64_t>(samples.size()) * shape.kv_heads;
   share_tasks(tasks, [&](auto&& next) {
-    const Scratch scratch(attention_tiles_bytes(most, shape, pairs));
+    // A tensor, because a plan limits the memory of tensors; aligned as ATen aligns all.
+    const at::Tensor workspace = at::empty({attention_tiles_bytes(most, shape, pairs)}, at::kByte);
     for (std::int64_t item = next(); item < tasks; item = next()) {
       const Sample& sample = samples[static_cast<std::size_t>(item / shape.kv_heads)];
       const std::int64_t head = item % shape.kv_heads, first_head = head * common.heads;
@@ -80,7 +63,7 @@ at::Tensor attend_samples(const at::Tensor& query, const at::Tensor& key, const 
       task.output = place_in(output, sample.first_query, first_head * shape.value_dim());
       task.length = sample.queries;
       task.keys = sample.keys;
-      task.workspace = scratch.get();
+      task.workspace = workspace.data_ptr();
       if (task.length > 0) run(task);
     }
   });

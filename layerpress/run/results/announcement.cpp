@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/graph/graph.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/results/result_facts.h"
@@ -42,8 +45,27 @@ void say_rewrites(const Rank& rank, const setup::OpenedModel& model) {
   for (const std::string& line : model.rewrites) rank.control.message(LogLevel::kInfo, line);
 }
 
+/// Further parameters of modules that the graph computes, such as the bias of a linear that has none by the config. Weights that are
+/// stored quantized have parameters of their own.
+std::vector<std::string> unread_parts(const setup::OpenedModel& model, const std::vector<std::string>& copied) {
+  std::set<std::string> computed;
+  for (const std::string& name : graph::weights_read(model.traced.graph))
+    if (model.quantized.count(name) == 0) computed.insert(parent_name(name));
+  std::vector<std::string> parts;
+  std::copy_if(copied.begin(), copied.end(), std::back_inserter(parts), [&](const std::string& name) {
+    return computed.count(parent_name(name)) != 0 && (name.ends_with(".bias") || name.ends_with(".weight"));
+  });
+  return parts;
+}
+
 /// Reports the tensors that the model's graph does not read, which users would otherwise not notice.
-void say_unread(const Rank& rank, const setup::SourceTensors& source) {
+void say_unread(const Rank& rank, const setup::OpenedModel& model, const setup::SourceTensors& source) {
+  if (const std::vector<std::string> parts = unread_parts(model, source.copied); !parts.empty())
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("{} is copied, but by config.json its module has no such parameter, and nothing is computed "
+                    "with it{}",
+                    parts.front(), parts.size() == 1 ? "" : fmt::format(" ({} such tensors)", parts.size())));
   if (!source.copied.empty())
     rank.control.message(LogLevel::kInfo,
                          "copied as stored, because the model's graph does not read them: " + source.copied_text);
@@ -168,7 +190,7 @@ void say_source(const Rank& rank, const setup::RunSetup& setup) {
   if (!rank.group.is_first()) return;
   say_quantized(rank, setup);
   say_rewrites(rank, setup.model);
-  say_unread(rank, setup.source);
+  say_unread(rank, setup.model, setup.source);
 }
 
 }  // namespace layerpress::run

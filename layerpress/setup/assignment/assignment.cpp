@@ -337,8 +337,12 @@ void leave_divided(const graph::Graph& graph, const target::Target& target, comp
 
 void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
                      const compression::Assignments& assignments) {
-  if (!assignments.linears.empty() || !assignments.transforms.empty() || !assignments.attentions.empty() ||
-      !model.rewritten.empty())
+  const bool means_weights = std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
+    const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
+    return quantizer != nullptr && !quantizer->scheme_groups().empty();
+  });
+  if (!assignments.linears.empty() || !assignments.transforms.empty() ||
+      (!assignments.attentions.empty() && !means_weights) || !model.rewritten.empty())
     return;
   if (assignments.stored_alike.empty())
     throw RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers));

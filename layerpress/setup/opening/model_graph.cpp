@@ -73,6 +73,7 @@ model::TracedModel exported_if_possible(const checkpoint::Checkpoint& checkpoint
   try {
     return exported_model(checkpoint, choice, control);
   } catch (const CheckpointError& failure) {
+    if (choice.config_is_changed) throw;  // the model before was exported
     // What helps, whatever Layerpress knows.
     for (const std::string_view remedy : {"--trust-remote-code", "XDG_CACHE_HOME"})
       if (std::string_view(failure.what()).find(remedy) != std::string_view::npos) throw;

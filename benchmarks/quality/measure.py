@@ -44,7 +44,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", default=QUALITIES, metavar="MODE",
                         help="qualities, also max; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
                              "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM "
-                             "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-expanded; rotated:MODE, after SpinQuant's "
+                             "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-mse, peer-gptq-expanded and peer-autoround (AutoRound, "
+                             "200 iterations); rotated:MODE, after SpinQuant's "
                              "R1 and R2, rotated32:MODE in blocks of 32 channels; sparsegpt or wanda, which prune half of all weights, "
                              "and sparsegpt2of4 or wanda2of4, alone with the format dense, or before a mode with others, such as "
                              "sparsegpt:balanced (default: fast balanced best)")

@@ -37,6 +37,8 @@ PEER = {
     "peer-rtn": ("QuantizationModifier", {}),
     "peer-rtn-expanded": ("QuantizationModifier", {"weight_observer": "nvfp4_expanded_mse"}),
     "peer-gptq": ("GPTQModifier", {}),
+    "peer-gptq-mse": ("GPTQModifier", {"weight_observer": "mse"}),
+    "peer-autoround": ("AutoRoundModifier", {"iters": 200, "enable_torch_compile": False}),
     "peer-gptq-expanded": ("GPTQModifier", {"weight_observer": "nvfp4_expanded_mse"}),
 }
 

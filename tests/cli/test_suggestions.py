@@ -84,6 +84,15 @@ def test_entries_that_match_nothing(model, results):
     assert any("--ignore replaces its default: lm_head is quantized, too" in line for line in said), said
 
 
+def test_a_cache_is_not_all_that_a_recipe_of_weights_may_do(model, samples, refused, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    cache = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+    group = {"targets": ["re:.*query_key_value$"], "weights": {"num_bits": 8, "strategy": "channel"}}
+    arguments = {"config_groups": {"group_0": group}, "kv_cache_scheme": cache}
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": arguments}}}))
+    refused(model, "--recipe", recipe, "--dataset", samples, fragments=["nothing would be done", "match no module"])
+
+
 def test_bias_that_the_architecture_does_not_have(tmp_path, results):
     source = tiny_models.save(tmp_path / "model")
     name = "model.layers.1.self_attn.o_proj.bias"

@@ -339,7 +339,10 @@ void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
                      const compression::Assignments& assignments) {
   const bool means_weights = std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
-    return quantizer != nullptr && !quantizer->scheme_groups().empty();
+    if (quantizer == nullptr) return false;
+    const auto groups = quantizer->scheme_groups();
+    return std::any_of(groups.begin(), groups.end(),
+                       [](const auto& group) { return group.scheme->weights.has_value(); });
   });
   if (!assignments.linears.empty() || !assignments.transforms.empty() ||
       (!assignments.attentions.empty() && !means_weights) || !model.rewritten.empty())

@@ -98,6 +98,9 @@ std::optional<bool> stored_exchanged(const ExportedParameter& parameter) {
   return parameter.result == value ? std::optional(exchanged) : std::nullopt;
 }
 
+/// Of a layer; a file that says more is damaged.
+constexpr std::int64_t kMostExperts = 1 << 16;
+
 /// As engines and LLM Compressor call the linears of an expert.
 const std::vector<std::string> kParts = {"gate_proj", "up_proj", "down_proj"};
 
@@ -241,6 +244,7 @@ ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNod
   const auto first = graph.parameters.find(*gate_up), second = graph.parameters.find(*down);
   const std::vector<Size>& shape = graph.types[static_cast<std::size_t>(*gate_up)].shape;
   if (first == graph.parameters.end() || second == graph.parameters.end() || shape.size() != 3) return {};
+  if (shape[0].factor > kMostExperts) return {};
   if (graph.types[static_cast<std::size_t>(*gate_up)].dtype != graph.dtype) return {};
   ExpertSizes sizes{.count = shape[0].factor, .gated = is_gated(node)};
   const bool transposed = node.arguments[kTransposed] == Json(true);

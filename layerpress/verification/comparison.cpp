@@ -298,13 +298,13 @@ bool is_free(const std::string& key) {
 
 bool is_simple(const Json& value) { return value.is_number() || value.is_boolean() || value.is_string(); }
 
-/// Numbers, switches and words of config.json that both have, also in its sections, and what only the result says of positions. Tools
-/// may write other keys and lists in their own way.
+/// Numbers, switches and words of config.json that both have, also in its sections, and a factor of positions that only the result
+/// has. Tools may write other keys and lists in their own way.
 void compare_configs(const Json& result, const Json& source, const std::string& place, Findings& findings) {
-  const bool is_rotary = place.find("rope_") != std::string::npos;
+  const bool is_rotary = place.find("rope_") != std::string::npos;  // of rope_parameters or rope_scaling
   for (const auto& [key, value] : result.items()) {
     const auto found = source.find(key);
-    if (is_free(key) || (found == source.end() && !is_rotary)) continue;
+    if (is_free(key) || (found == source.end() && !(is_rotary && key == "factor"))) continue;
     const Json original = found == source.end() ? Json() : *found;
     if (value.is_object() && original.is_object()) {
       compare_configs(value, original, place + key + ".", findings);

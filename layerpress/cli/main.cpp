@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <malloc.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -59,6 +60,8 @@ void prepare_process() {
   std::signal(SIGTERM, request_stop);
   // Closing the terminal stops the run, unless it was started with nohup.
   if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) std::signal(SIGHUP, request_stop);
+  // Without torchrun, which starts the other ranks and ends them, a rank would wait for them in vain.
+  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) (void)::prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write
   explain_bus_errors();

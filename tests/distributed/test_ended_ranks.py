@@ -93,6 +93,16 @@ def test_killed_under_torchrun(exact, expected, results):
     assert resume(1, exact.folder, results / "out", exact, expected) >= 1
 
 
+def test_torchrun_is_killed(exact, expected, results):
+    """Its ranks do not stay alone, and stop as if they had been asked to."""
+    run = TorchRun(2, exact.folder, results / "out", *exact.solving, *LIMIT).wait_for_subgraphs(2)
+    run.processes[0].kill()
+    run.processes[0].wait()
+    ranked_runs.wait_for_nobody(run.mark)
+    assert "--resume" in run.text()
+    assert resume(1, exact.folder, results / "out", exact, expected) >= 1
+
+
 @pytest.mark.nightly
 def test_killed_at_random_until_done(exact, expected, results):
     """Every time another rank of another number of ranks dies; the end is that of an undisturbed run."""

@@ -145,9 +145,8 @@ std::vector<LoweredExperts::Names> stored_apart(const ExportedParameter& first, 
 /// weight, beside that module, under the list's own name.
 std::string stacked_list(const ExportedParameter& parameter) {
   const std::string& stored = parameter.sources[0].name;
-  const std::string list = parent_name(stored);
-  if (!stored.ends_with(".weight")) return list;
-  return fmt::format("{}.{}", parent_name(list), last_part(parent_name(parameter.name)));
+  if (!stored.ends_with(".weight")) return parent_name(stored);
+  return fmt::format("{}.{}", parent_name(parent_name(stored)), last_part(parent_name(parameter.name)));
 }
 
 std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, const ExportedParameter& down,

@@ -43,7 +43,7 @@ struct Sample {
 at::Tensor attend_samples(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const std::vector<Sample>& samples, const AttentionShape& shape, bool pairs, bool causal) {
   const at::Tensor q = query.contiguous(), k = key.contiguous(), v = value.contiguous();
-  const at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
+  at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
   const auto run = pairs ? cpu::table().attention_bf16 : cpu::table().attention_wide;
   cpu::AttentionTask common = attention_task_of(q, k, v, shape);
   common.causal = causal;

@@ -26,6 +26,9 @@ extern "C" void request_stop(int) {
   if (stop_requested.exchange(true)) std::_Exit(130);
 }
 
+/// As the first of these signals. The kernel sends it once for each thread of the parent.
+extern "C" void stop_alone(int) { stop_requested = true; }
+
 /// If a mapped file shrinks or fails while it is read, the program ends; this handler names the file. It calls only
 /// async-signal-safe functions.
 extern "C" void explain_bus_error(int, siginfo_t* info, void*) {
@@ -61,7 +64,8 @@ void prepare_process() {
   // Closing the terminal stops the run, unless it was started with nohup.
   if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) std::signal(SIGHUP, request_stop);
   // Without torchrun, which starts the other ranks and ends them, a rank would wait for them in vain.
-  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) (void)::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr && std::signal(SIGUSR1, stop_alone) != SIG_ERR)
+    (void)::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write
   explain_bus_errors();

@@ -227,11 +227,11 @@ bool has_biases(const ExportedGraph& graph, const ExportedNode& node, const Expo
     const auto biases = value ? graph.parameters.find(*value) : graph.parameters.end();
     if (biases == graph.parameters.end()) return false;
     const ExportedParameter& own = biases->second;
-    const bool stacked = stored_exchanged(*weights).has_value();
-    if (stacked ? !own.is_stored() || own.sources[0].name != weights->sources[0].name + "_bias"
-                : own.sources.size() != weights->sources.size())
+    const bool is_whole = stored_exchanged(*weights).has_value();
+    if (is_whole ? !own.is_stored() || own.sources[0].name != weights->sources[0].name + "_bias"
+                 : own.sources.size() != weights->sources.size())
       return false;
-    for (std::size_t i = 0; !stacked && i < own.sources.size(); ++i)
+    for (std::size_t i = 0; !is_whole && i < own.sources.size(); ++i)
       if (own.sources[i].name != bias_of(weights->sources[i].name)) return false;
   }
   return true;

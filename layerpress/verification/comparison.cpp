@@ -136,15 +136,13 @@ at::Tensor compared(const at::Tensor& original, const at::Tensor& rounded, const
 /// Positive scales of columns, [columns], with which `original` is nearest to `rounded`.
 at::Tensor fitted_columns(const at::Tensor& original, const at::Tensor& rounded, const Change& change,
                           std::int64_t chunk) {
-  at::Tensor power = at::zeros({original.size(1)}), product = at::zeros({original.size(1)});
+  ColumnSums sums;
   for (std::int64_t first = 0; first < original.size(0); first += chunk) {
     const std::int64_t last = std::min(first + chunk, original.size(0));
     const at::Tensor found = rounded.slice(0, first, last);
-    const at::Tensor w = compared(original.slice(0, first, last), found, change).to(at::kFloat);
-    power += w.square().sum(0);
-    product += w.mul(found.to(at::kFloat)).sum(0);
+    sums.add(compared(original.slice(0, first, last), found, change), found);
   }
-  return positive(product, power);
+  return positive(sums.product, sums.original);
 }
 
 /// By what the elements of a norm or a bias were divided, fp32; 1 where the source has zero, and no positive number for elements that

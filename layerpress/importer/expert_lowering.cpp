@@ -264,6 +264,7 @@ ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNod
   const bool splits = !first->second.splits.empty() && !second->second.splits.empty();
   if (!parameters.names.empty() && whole && (!splits || !sizes.in_order()))
     parameters.stacked = stacked_tensors(first->second, second->second, parameters.names, sizes);
+  for (model::StackedTensor& stacked : parameters.stacked) stacked.divided = splits;
   return parameters;
 }
 

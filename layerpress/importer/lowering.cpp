@@ -41,6 +41,7 @@ class Matcher {
     if (node.op == "aten.mul.Tensor" || node.op == "aten._to_copy.default" || node.op == "aten.type_as.default")
       lowered = match_rms_norm(graph_, layouts_, node);
     if (!lowered && node.op == "aten.mul.Tensor") lowered = gated_activation(node);
+    if (!lowered && node.op == "aten.mul.Tensor") lowered = gate(node);
     if (node.op == "aten.add.Tensor") lowered = add(node);
     if (!lowered && (node.op == "aten.add.Tensor" || node.op == "aten.cat.default")) lowered = rotary_.match(node);
     if (lowered) found_.emplace(node.out, std::move(*lowered));
@@ -180,6 +181,20 @@ class Matcher {
       if (is_ours(x) && is_ours(up) && computes(x) && layouts_.type(x).shape == layouts_.type(up).shape &&
           layouts_.type(x).dtype == layouts_.type(up).dtype)
         return Lowered{graph::GatedActivation{function}, {layouts_.origin(x), layouts_.origin(up)}};
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Lowered> gate(const ExportedNode& node) const {
+    const auto a = value_argument(node, 0), b = value_argument(node, 1);
+    if (!a || !b) return std::nullopt;
+    for (const auto& [share, x] : {std::pair(*a, *b), std::pair(*b, *a)}) {
+      const ExportedNode* sigmoid = layouts_.producer(share);
+      if (sigmoid == nullptr || sigmoid->op != "aten.sigmoid.default") continue;
+      const std::int64_t logit = *value_argument(*sigmoid, 0);
+      if (computes(logit) && layouts_.tokens_first(logit) && layouts_.features(logit) == 1 && is_ours(x) &&
+          computes(x) && layouts_.tokens_first(x))
+        return Lowered{graph::Gate{}, {layouts_.origin(logit), layouts_.origin(x)}};
     }
     return std::nullopt;
   }

@@ -216,7 +216,13 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
 }  // namespace
 
 Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
-  return with_quality(recipe_without_quality(options, caches_heads), options.quality);
+  Recipe recipe = with_quality(recipe_without_quality(options, caches_heads), options.quality);
+  // AutoRound's own scripts leave out tokens that moving weights requires.
+  for (ModifierEntry& entry : recipe.modifiers)
+    if (entry.type == "AutoRoundModifier" && !options.moe_calibrate_all_experts && entry.arguments.is_object() &&
+        !entry.arguments.contains("error_propagation"))
+      entry.arguments["error_propagation"] = false;
+  return recipe;
 }
 
 void check_group_size(const OneshotOptions& options) {

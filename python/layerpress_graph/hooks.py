@@ -158,8 +158,31 @@ _KERNELS = {"causal_conv1d_fn": _convolution, "torch_chunk_gated_delta_rule": _g
             "chunk_kimi_delta_attention": _kimi_delta_attention, "mamba2_chunk_scan": _mamba2,
             "mamba_selective_scan": _mamba, "rwkv_linear_attention": _wkv,
             "sequential_experts_gemm": OPS.grouped_product}
+
+
+def _llama4_mixture(self, x):
+    """Experts get their tokens times the router's score. With one expert per token, that is one value for all of them."""
+    from transformers.integrations.moe import _default_apply_gate
+
+    x = x.reshape(-1, self.hidden_dim)
+    scores, logits = self.router(x)
+    experts = self.experts
+    if self.top_k == 1:
+        # What transformers' interface gives the experts of other models.
+        kind = type(experts)
+        kind.has_gate = kind.is_concatenated = kind.is_transposed = True
+        kind.has_bias, kind._apply_gate = False, _default_apply_gate
+        best, index = torch.topk(logits, 1, dim=1)
+        routed = _experts_hook(experts, x * torch.sigmoid(best), index, torch.ones_like(best))
+    else:
+        each = x.repeat(self.num_experts, 1) * scores.transpose(0, 1).reshape(-1, 1)
+        routed = experts(each).reshape(self.num_experts, -1, self.hidden_dim).sum(dim=0)
+    return self.shared_expert(x) + routed, logits
+
+
 # Where the kernel is a method: by the name of its class.
-_METHODS = {"RecurrentGemmaRglru": ("_rnn_scan", _rnn_scan), "xLSTMBackend": ("forward", _mlstm)}
+_METHODS = {"RecurrentGemmaRglru": ("_rnn_scan", _rnn_scan), "xLSTMBackend": ("forward", _mlstm),
+            "Llama4TextMoe": ("forward", _llama4_mixture)}
 
 
 # Methods that add features of images to the hidden state of their tokens, behind some layers, and the argument of their

@@ -69,11 +69,13 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
     prefix = model.base_model_prefix
     loads: dict[str, Any] = {}
     sources: dict[str, list] = {}
+    others = {key: key for key in stored}  # the keys that make no parameter, by what the model would call them
     for key in sorted(stored, key=dot_natural_key):
         target, pattern = rename_source_key(key, renamings, converters, prefix, known)
         if target not in known and key in known:
             target, pattern = rename_source_key(key, [], [], base_model_prefix=prefix, meta_state_dict=known)
         if target not in known:
+            others.setdefault(target.removeprefix(f"{prefix}."), key)
             continue
         if pattern is None:
             load, pattern = loads.setdefault(target, WeightRenaming(key, target)), key
@@ -86,25 +88,28 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
     found: dict[str, Any] = {}
     for first, load in loads.items():
         found |= _recorded(model, first, load, sources[first])
-    found |= _linears_of_experts(model, stored, found)
+    found |= _linears_of_experts(model, stored, others, found)
     for target, made in found.items():
-        made["splits"] = _parts_of_experts(target, made, converters)
+        made["splits"] = _parts_of_experts(model, target, made, converters)
     return _with_tied(model, found)
 
 
-def _linears_of_experts(model, stored, found: dict) -> dict[str, dict]:
+_PARTS = {"gate_up_proj": ["gate_proj", "up_proj"], "up_proj": ["up_proj"], "down_proj": ["down_proj"]}
+
+
+def _linears_of_experts(model, stored, others: dict, found: dict) -> dict[str, dict]:
     """The stacked parameters whose experts the checkpoint has one by one, as engines and LLM Compressor have them, although
     transformers does not."""
     made = {}
     for name, parameter in model.named_parameters():
         module, _, leaf = name.rpartition(".")
         stem, suffix = (leaf[:-len("_bias")], "bias") if leaf.endswith("_bias") else (leaf, "weight")
-        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}.get(stem, ())
+        parts = _PARTS.get(stem, [])
         keys = [[f"{module}.{expert}.{part}.{suffix}" for expert in range(parameter.shape[0])] for part in parts]
         experts = model.get_submodule(module)
-        if name in found or not keys or not hasattr(experts, "is_transposed") or not all(key in stored for part in keys for key in part):
+        if name in found or not keys or not hasattr(experts, "is_transposed") or not all(key in others for part in keys for key in part):
             continue
-        names = [key for part in keys for key in part]
+        names = [others[key] for part in keys for key in part]
         recorder = _Recorder([torch.empty(stored[key][1], device="meta") for key in names])
         with torch.no_grad(), recorder:
             stacks = [torch.stack(recorder.kept[place * len(part):(place + 1) * len(part)]) for place, part in enumerate(keys)]
@@ -115,11 +120,16 @@ def _linears_of_experts(model, stored, found: dict) -> dict[str, dict]:
     return made
 
 
-def _parts_of_experts(target: str, made: dict, converters: list) -> list[str]:
-    """What transformers calls an expert's linears in a checkpoint that has one by one what this one has in a stacked tensor; empty
-    if it does not know them so."""
+def _parts_of_experts(model, target: str, made: dict, converters: list) -> list[str]:
+    """What transformers calls an expert's linears in a checkpoint, or in a quantized one, that has one by one what this one has in a
+    stacked tensor; empty if it does not know them so."""
+    from transformers.quantizers import base
+
     if len(made["shape"]) != 3 or len(made["sources"]) != 1:
         return []
+    module, _, leaf = target.rpartition(".")
+    if type(model.get_submodule(module)).__name__ in getattr(base, "MODULES_TO_PATCH_FOR_QUANTIZATION", {}):
+        return _PARTS.get(leaf, [])
     for entry in converters:
         parts = [pattern.rpartition(".*.")[2].removesuffix(".weight") for pattern in entry.source_patterns if ".*." in pattern]
         if [target.endswith(pattern) for pattern in entry.target_patterns] == [True] and len(parts) == len(entry.source_patterns):

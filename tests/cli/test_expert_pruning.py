@@ -21,7 +21,7 @@ BY_HAND = {
 }
 IMPORTED = ("gpt_oss", "granitemoe", "ernie4_5_moe", "glm4_moe", "qwen3_next", "afmoe", "cohere2_moe", "dots1", "exaone_moe", "flex_olmo",
             "granitemoehybrid", "hunyuan_v1_moe", "jamba", "jetmoe", "lfm2_moe", "minimax_m2", "nemotron_h", "phimoe", "qwen3_5_moe_text",
-            "hy_v3", "minimax", "mimo_v2_flash", "kimi_linear", "glm4_moe_lite", "deepseek_v32")
+            "hy_v3", "llama4_text", "minimax", "mimo_v2_flash", "kimi_linear", "glm4_moe_lite", "deepseek_v32")
 EXACT = ["--dtype", "fp32"]
 
 
@@ -153,5 +153,5 @@ def test_refusals(source, samples, model, results, tmp_path):
     refused(model, "no mixture of experts")
     refused(source, "each token takes 2", sparsity=0.9)
     refused(source, "model.layers.1.mlp", ignore=["layers.1"])
-    llama = any_model.save(tmp_path / "llama4", "llama4_text")
+    llama = any_model.save(tmp_path / "llama4", "llama4_text", num_experts_per_tok=2)
     refused(llama, "experts", "cannot be removed")

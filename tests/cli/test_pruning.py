@@ -240,3 +240,8 @@ def test_autoround_says_what_it_is(source, samples, tmp_path):
     assert sum("the recipe's iters has no effect here" in line for line in lines) == 1, lines
     best = program.oneshot(source, tmp_path / "best", "--scheme", "W8A8", "--quality", "best", "--dataset", samples)
     assert (best / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()
+    routed = program.run("oneshot", source, "--output", tmp_path / "routed", "--recipe", recipe(tmp_path, ("AutoRoundModifier", arguments)),
+                         "--dataset", samples, "--no-moe-calibrate-all-experts")
+    assert "without error_propagation" in routed.errors
+    plain = program.oneshot(source, tmp_path / "plain", "--scheme", "W8A8", "--observer", "gptq", "--dataset", samples)
+    assert (plain / "model.safetensors").read_bytes() == (tmp_path / "routed" / "model.safetensors").read_bytes()

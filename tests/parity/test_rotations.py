@@ -143,7 +143,7 @@ def test_a_tensor_that_the_graph_does_not_read(tmp_path):
 # Families that no file of ours describes, and the rotations that their graphs allow.
 IMPORTED = {
     "qwen3_5_text": ["R1"], "qwen3_5_moe_text": ["R1"], "qwen3_next": ["R1"], "gpt_oss": ["R1"], "glm4_moe": BOTH,
-    "minimax_m2": BOTH, "ministral3": BOTH, "lfm2": BOTH, "granitemoehybrid": HEADS,
+    "llama4_text": BOTH, "minimax_m2": BOTH, "ministral3": BOTH, "lfm2": BOTH, "granitemoehybrid": HEADS,
 }
 
 

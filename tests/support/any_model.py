@@ -55,7 +55,8 @@ NEEDS = {
     "bamba": (2, {"attn_layer_indices": [1]}), "nemotron": (2, {"num_key_value_heads": 2}), "youtu": (2, ALL_HEADS),
     "zaya": (2, {"num_experts_per_tok": 1}),
     "longcat_flash": (2, {**ALL_HEADS, "head_dim": 8}), "xmod": (2, {"default_language": "en_XX"}), "ministral": (2, {"head_dim": 16}),
-    "llama4_text": (4, {"floor_scale": 4, "attn_temperature_tuning": True}),
+    "llama4": (4, {"num_experts_per_tok": 1}),
+    "llama4_text": (4, {"floor_scale": 4, "attn_temperature_tuning": True, "num_experts_per_tok": 1}),
     "phi4_multimodal": (2, {
         "vision_config": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
         "audio_config": {"hidden_size": 64, "intermediate_size": 96, "num_blocks": 2, "num_attention_heads": 4,

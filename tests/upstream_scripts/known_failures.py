@@ -13,7 +13,7 @@ class Reason(NamedTuple):
 _HUB = Reason("a model with code of its own on the hub, which a stand-in does not have", here=False)
 _WHISPER = Reason("Whisper's encoder of sound, and the linears of its decoder that read it, are not in the graph that Layerpress compresses")
 _OMNI = Reason("replaces a method of the model by LLM Compressor's own (`modeling.patch`)")
-_LLAMA4 = Reason("quantizes nothing but Llama 4's experts, which have no nodes in the imported graph")
+_LLAMA4 = Reason("calls `generate()`, which ends in transformers' own Llama 4 (`image_outputs`, 5.24)", here=False)
 _R4 = Reason("SpinQuant with R4, a rotation that is computed while the model is served")
 
 REASONS = {

@@ -32,14 +32,15 @@ ValueId add_inner(const Graph& graph, ValueId value, std::vector<std::string>& n
   return selects ? graph.nodes[before].inputs[0] : node.inputs[0];
 }
 
-/// The nodes from `first` on that a value is computed by.
-std::set<NodeId> ancestors(const Graph& graph, ValueId value, NodeId first) {
+/// The nodes from `first` on that a value is computed by, up to `end`, which is left out.
+std::set<NodeId> ancestors(const Graph& graph, ValueId value, NodeId first, ValueId end = -1) {
   std::set<NodeId> found;
   std::vector<ValueId> open = {value};
   while (!open.empty()) {
-    const NodeId n = graph.values.at(open.back()).producer;
+    const ValueId next = open.back();
+    const NodeId n = graph.values.at(next).producer;
     open.pop_back();
-    if (n < first || n < 0 || !found.insert(n).second) continue;
+    if (next == end || n < first || n < 0 || !found.insert(n).second) continue;
     open.insert(open.end(), graph.nodes[n].inputs.begin(), graph.nodes[n].inputs.end());
   }
   return found;
@@ -48,7 +49,7 @@ std::set<NodeId> ancestors(const Graph& graph, ValueId value, NodeId first) {
 }  // namespace
 
 std::vector<WeightUse> ExpertLayer::router_weights(const Graph& graph) const {
-  const std::set<NodeId> before = ancestors(graph, input, first);
+  const std::set<NodeId> before = ancestors(graph, input, first, logits);
   std::map<std::string, WeightUse> uses;
   for (const NodeId n : ancestors(graph, routing, first))
     if (before.count(n) == 0)
@@ -77,6 +78,7 @@ std::vector<ExpertLayer> expert_layers(const Graph& graph) {
     ExpertLayer::Member& member = layer.experts.at(static_cast<std::size_t>(expert->expert));
     member.node = n;
     layer.input = add_inner(graph, node.inputs[0], member.weights);
+    layer.logits = graph.nodes.at(graph.values.at(node.inputs[0]).producer).inputs.at(1);
     add_weights(node, member.weights);
     last = n;
   }

@@ -17,6 +17,7 @@ struct ExpertLayer {
   std::string name;               ///< of the module around router and experts, "model.layers.0.mlp"
   std::string list;               ///< of the module that holds the experts, "model.layers.0.mlp.experts"
   ValueId input = -1;             ///< that the experts read
+  ValueId logits = -1;            ///< that experts are chosen by
   ValueId routing = -1;           ///< the experts' weights
   NodeId first = 0;               ///< the first node behind the experts of the layer before
   std::vector<Member> experts{};  ///< in the order of their numbers

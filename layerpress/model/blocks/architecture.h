@@ -27,6 +27,7 @@ struct StackedTensor {
   bool transposed = false;  ///< [experts, inputs, outputs]
   bool alternating = false;  ///< outputs of the members of an expert alternate; else one member follows the other
   std::vector<std::vector<std::string>> members{};  ///< of each expert, with equally many outputs: gate and up, or one
+  bool divided = false;  ///< transformers has the members of a quantized model as tensors of their own
 };
 
 /// A model's graph, and facts about the model that other rooms need.

@@ -1,9 +1,13 @@
 #include "layerpress/modifier/quantizing/autoround.h"
 
+#include <fmt/format.h>
+
 #include "layerpress/modifier/quantizing/gptq_modifier.h"
 
 namespace layerpress::modifier {
 namespace {
+
+constexpr const char* kPropagation = "error_propagation";
 
 /// AutoRound's own arguments.
 const std::vector<Argument> kAutoRoundArguments = {{"iters", "int"},
@@ -14,14 +18,14 @@ const std::vector<Argument> kAutoRoundArguments = {{"iters", "int"},
                                                    {"disable_opt_rtn", "bool"}};
 
 std::vector<Argument> autoround_arguments() {
-  return joined(QuantizingModifier::shared_arguments(), kAutoRoundArguments);
+  return joined(joined(QuantizingModifier::shared_arguments(), kAutoRoundArguments), {{kPropagation, "bool"}});
 }
 
 /// The arguments with which GPTQ does it.
 OrderedJson as_gptq(OrderedJson arguments, const std::string& where) {
   (void)check_arguments(Json(arguments), where, autoround_arguments());
   for (const Argument& own : kAutoRoundArguments) arguments.erase(own.name);
-  arguments["error_propagation"] = true;
+  if (!arguments.contains(kPropagation)) arguments[kPropagation] = true;
   return arguments;
 }
 
@@ -36,16 +40,21 @@ class AutoRoundModifier final : public GptqModifier {
     (void)json_get_or<bool>(plain, "disable_opt_rtn", where, false);
     if (json_has(plain, "lr")) (void)json_get<double>(plain, "lr", where);
     if (json_has(plain, "device_ids")) (void)json_get<std::string>(plain, "device_ids", where);
+    propagates_ = json_get_or<bool>(plain, kPropagation, where, true);
     for (const Argument& own : kAutoRoundArguments)
       if (json_has(plain, own.name.c_str())) without_effect_.push_back(own.name);
   }
 
   std::string type() const override { return "AutoRoundModifier"; }
   std::string note() const override {
-    return "AutoRoundModifier is run as GPTQModifier with --quality 'best', which changes the model's outputs less in "
-           "a "
-           "fraction of the time";
+    return fmt::format(
+        "AutoRoundModifier is run as GPTQModifier with --quality 'best'{}, which changes the model's outputs less in a "
+        "fraction of the time",
+        propagates_ ? "" : " without error_propagation (which requires all tokens in all experts)");
   }
+
+ private:
+  bool propagates_ = true;
 };
 
 }  // namespace

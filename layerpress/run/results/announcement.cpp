@@ -144,6 +144,7 @@ void say_divided_experts(const setup::RunSetup& setup, const RunControl& control
   for (const std::vector<model::StackedTensor>& layer : model.traced.stacked_tensors) {
     const std::string& stacked = layer.front().name;
     if (!model.stored->contains(stacked) && model.stacked_quantized.count(stacked) == 0) continue;
+    if (layer.front().divided) continue;
     layers += 1 - static_cast<std::int64_t>(model.written_stacked.count(layer.front().members.front().front()));
   }
   if (layers > 0 && setup.target->has_config())

@@ -173,7 +173,8 @@ void keep_stacked_experts(OpenedModel& model, const compression::Assignments& as
   for (const std::vector<StackedTensor>& layer : model.traced.stacked_tensors) {
     const std::string& first = layer.front().name;
     const bool is_stacked = model.stored->contains(first) || model.stacked_quantized.count(first) != 0;
-    if (!is_stacked || is_touched(model, layer, changed)) continue;
+    if (!is_stacked || is_touched(model, layer, changed) || (layer.front().divided && assignments.quantizes()))
+      continue;
     for (const StackedTensor& stacked : layer) {
       const bool is_rewritten = model.rewritten.count(stacked.members.front().front()) != 0;
       (is_rewritten ? remade : kept).push_back(stacked.name);

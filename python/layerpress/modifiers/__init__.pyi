@@ -30,6 +30,7 @@ class AutoRoundModifier(Modifier):
         enable_torch_compile: bool = ...,
         device_ids: str | None = ...,
         disable_opt_rtn: bool = ...,
+        error_propagation: bool = ...,
         end: float | None = ...,
         ended_: bool = ...,
         finalized_: bool = ...,

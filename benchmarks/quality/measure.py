@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "examples" / "demo"), str(ROOT / "benchmarks" / "peer_comparison")]
@@ -54,6 +55,7 @@ def parse_arguments() -> argparse.Namespace:
                         help="and JSON lines with `text`; may be given again")
     parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
     parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
+    parser.add_argument("--first-layers", type=int, help="decoder layers to compress; later ones stay as they are (default: all)")
     parser.add_argument("--evaluation-samples", type=int, default=24, help="samples to evaluate on (default 24)")
     parser.add_argument("--evaluation-dtype", default="auto", help="in which evaluations compute (default: the checkpoint's)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "quality", help="folder for all outputs")
@@ -102,9 +104,14 @@ def evaluate(output: Path, model: Path, text: Text, arguments: argparse.Namespac
     return json.loads(run_measured(command, OFFLINE, arguments.work / "log.txt").output)
 
 
+def later_layers(model: Path, first: Optional[int]) -> list[str]:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return [f"re:.*layers[.]{layer}[.].*" for layer in range(first, config["num_hidden_layers"])] if first is not None else []
+
+
 def row(model: Path, text: Text, number_format: str, mode: Mode, arguments: argparse.Namespace) -> list[str]:
     """Compresses once; evaluates as stored and, where the format quantizes inputs, as an engine computes."""
-    recipe = write_recipe(arguments.work / "recipe.yaml", number_format, mode)
+    recipe = write_recipe(arguments.work / "recipe.yaml", number_format, mode, later_layers(model, arguments.first_layers))
     output = compress(model, text, mode, recipe, arguments)
     found = evaluate(output, model, text, arguments)
     last = found["layers"][-1]["relative_error"] if found.get("layers") else float("nan")

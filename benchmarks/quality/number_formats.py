@@ -79,9 +79,10 @@ def parse_mode(name: str) -> Mode:
     return Mode(name, "GPTQModifier", added, quality)
 
 
-def write_recipe(path: Path, number_format: str, mode: Mode) -> Path:
+def write_recipe(path: Path, number_format: str, mode: Mode, left: Optional[list[str]] = None) -> Path:
+    """`left`: further modules that stay as they are."""
     modifiers = dict(mode.before or {})
     if number_format != DENSE:
-        modifiers[mode.modifier] = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
+        modifiers[mode.modifier] = {"ignore": ["lm_head", *(left or [])], **FORMATS[number_format], **mode.arguments}
     path.write_text(json.dumps({"quality_stage": {"quality_modifiers": modifiers}}), encoding="utf-8")
     return path

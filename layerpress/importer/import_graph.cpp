@@ -27,6 +27,36 @@ std::vector<std::vector<model::StackedTensor>> stacked_tensors(const Lowerings& 
   return layers;
 }
 
+/// The dimension of its first argument in which a node looks values up; -1 if it looks nothing up there.
+std::int64_t looked_up(const ExportedNode& node) {
+  if (node.op == "aten.embedding.default") return 0;
+  if (node.op == "aten.gather.default" || node.op == "aten.index_select.default")
+    return json_integer(node.arguments.at(1));
+  if (node.op != "aten.index.Tensor") return -1;
+  const Json& indices = node.arguments.at(1);
+  return std::find_if(indices.begin(), indices.end(), [](const Json& each) { return !each.is_null(); }) -
+         indices.begin();
+}
+
+/// The tokens of a sample for which tables have a row for each position; 0 if no table limits them.
+std::int64_t most_positions(const ExportedGraph& graph, const Layouts& layouts) {
+  constexpr std::int64_t kMoreRows = 8;  // than positions, such as OPT's two
+  const std::int64_t positions = graph.max_position_embeddings;
+  for (const ExportedNode& node : graph.nodes) {
+    const std::int64_t dimension = looked_up(node);
+    const auto table = dimension < 0 ? std::nullopt : value_argument(node, 0);
+    if (!table) continue;
+    const std::vector<Size>& shape = graph.types[static_cast<std::size_t>(*table)].shape;
+    if (dimension >= static_cast<std::int64_t>(shape.size())) continue;
+    const Size& rows = shape[static_cast<std::size_t>(dimension)];
+    const auto index = value_argument(node, 1);
+    const bool by_position = !index || layouts.origin(*index) != graph.token_ids;
+    if (by_position && rows.power == 0 && rows.factor >= positions && rows.factor < positions + kMoreRows)
+      return positions;
+  }
+  return 0;
+}
+
 /// Records our nodes in the order of the export.
 class Importer {
  public:
@@ -175,7 +205,7 @@ class Importer {
     model.graph = std::move(graph_);
     model.vocab_size = exported_.vocab_size;
     model.max_position_embeddings = exported_.max_position_embeddings;
-    model.most_tokens = exported_.rotary_tokens;
+    model.most_tokens = exported_.rotary_tokens > 0 ? exported_.rotary_tokens : most_positions(exported_, layouts_);
     model.tied_head = exported_.tied_head;
     model.own_head = exported_.own_head;
     model.default_sequential_targets = exported_.layer_classes;

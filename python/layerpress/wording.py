@@ -13,7 +13,8 @@ from .errors import Error
 # Keywords that scripts know better than the option's own name.
 _KEYWORDS = {"output": "output_dir"}
 _TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
-_VALUE = r"'[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*(?:,[A-Z][A-Z_/0-9]*)*\b|[a-z]+(?=:)"
+_VALUE = r"'[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*(?:,[A-Z][A-Z_/0-9]*)*\b|[a-z]+(?=:)|" \
+         r"(?:fast|balanced|best|max|gptq|rtn|sequential|basic|datafree|independent)\b"
 _OPTION = re.compile(rf"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)({_VALUE}))?(?=(:?))")
 
 

@@ -63,6 +63,16 @@ def test_frequencies_that_follow_the_length(family, rope, most, tmp_path, monkey
     program.fails("eval", folder, "--dataset", data, fragments=[f" to {most}; add --max-seq-length {most}"])
 
 
+@pytest.mark.parametrize("family", nightly_but(("opt", "biogpt", "codegen", "gptj"), "opt"))
+def test_tables_of_positions(family, tmp_path, monkeypatch):
+    """A sample has no more tokens than the table has positions, be they learned or computed beforehand."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, most = any_model.save(tmp_path / "model", family, max_position_embeddings=72), 72
+    assert differences(folder, tmp_path, (*LENGTHS, most)) < 1e-4
+    data = program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples((most + 1,), 256))
+    program.fails("eval", folder, "--dataset", data, fragments=[f" to {most}; add --max-seq-length {most}"])
+
+
 @pytest.mark.nightly
 def test_windows(tmp_path, monkeypatch):
     """The windows of DeepSeek V4 have 128 and 4 tokens."""

@@ -35,9 +35,10 @@ struct TracedModel {
   graph::Graph graph;
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
-  std::int64_t most_tokens = 0;  ///< of a sample, beyond which an imported model's rotary frequencies change; 0: never
-  bool tied_head = false;        ///< the head reads the embedding's weight
-  bool own_head = false;         ///< of an imported graph: the head reads its own weight, although the config ties it
+  /// Of a sample, beyond which an imported model's rotary frequencies change, or its table of positions ends; 0: any number.
+  std::int64_t most_tokens = 0;
+  bool tied_head = false;  ///< the head reads the embedding's weight
+  bool own_head = false;   ///< of an imported graph: the head reads its own weight, although the config ties it
   std::vector<std::string> default_sequential_targets;  ///< class names: transformers' _no_split_modules
   /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...). The members of a list
   /// must be quantized alike or not at all.

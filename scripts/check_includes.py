@@ -39,7 +39,7 @@ MAY_INCLUDE = {
 for room in ("setup", "verification", "plan", "output", "run"):
     MAY_INCLUDE[room] = set(MAY_INCLUDE)
 MAY_INCLUDE["setup"] -= {"pipeline"}
-MAY_INCLUDE["verification"] = {"base", "checkpoint", "compression", "graph", "model", "quant", "source", "setup"}
+MAY_INCLUDE["verification"] = {"base", "checkpoint", "compression", "gguf", "graph", "model", "quant", "source", "setup"}
 MAY_INCLUDE["cli"] = MAY_INCLUDE["bindings"] = {"base", "run", PUBLIC}
 # The parts of rooms that have parts: a folder in a room's folder. "" is the room's own folder. `graph` and `execution` know their
 # operations, which know them.

@@ -87,6 +87,7 @@ class Importer {
     }
     graph_.output = ids_.at(output);
     graph_.modules = names_->take_modules();
+    name_routers();
     graph::lint(graph_);
     return described();
   }
@@ -140,6 +141,13 @@ class Importer {
     const std::vector<std::string>& linears = exported_.linears;
     const std::string& path = exported_.modules[node.module].first;
     return std::find(linears.begin(), linears.end(), path) != linears.end() ? "Linear" : class_at(node.module);
+  }
+
+  /// A router may be several linears, of which only the last was known before.
+  void name_routers() {
+    for (const graph::NodeId n : graph::weighing_linears(graph_))
+      if (std::string& name = graph_.modules[graph_.nodes[n].module].class_name; name == "Linear")
+        name = graph::kRouterClass;
   }
 
   /// The linear that experts are chosen by, or weighed by if a table of tokens chooses them.

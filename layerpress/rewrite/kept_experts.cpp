@@ -108,8 +108,8 @@ class Slicing {
     if (changes_.config.empty())
       refuse(fmt::format("no number of config.json counts the {} experts of a layer", experts));
     for (const ExpertLayer& layer : layers_) slice(layer, kept.at(layer.name));
-    leave_out_predicting_layers();
     changes_.text = fmt::format("keeps {} of {} experts in each of {} layers", count, experts, layers_.size());
+    leave_out_predicting_layers();
     return std::move(changes_);
   }
 
@@ -191,7 +191,10 @@ class Slicing {
     for (const std::string& name : names)
       for (const std::string& root : roots)
         if (name.starts_with(root)) changes_.removed.push_back(name);
-    if (!roots.empty()) forget_predicting_layers();
+    if (roots.empty()) return;
+    changes_.text += ", and leaves out the layers for multi-token prediction (" +
+                     join(std::vector(roots.begin(), roots.end())) + "), whose experts have no figures";
+    forget_predicting_layers();
   }
 
   void forget_predicting_layers() {

@@ -9,7 +9,9 @@
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/compression/edit.h"
 #include "layerpress/compression/transform.h"
+#include "layerpress/gguf/architectures/architecture.h"
 #include "layerpress/gguf/container/metadata.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
 #include "layerpress/graph/facts/scale_absorbers.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/pruning/reap.h"
@@ -22,6 +24,7 @@
 #include "layerpress/setup/result_target.h"
 #include "layerpress/verification/agreement.h"
 #include "layerpress/verification/comparison.h"
+#include "layerpress/verification/file_keys.h"
 #include "layerpress/verification/stored_values.h"
 
 namespace layerpress {
@@ -176,6 +179,20 @@ void excuse_faithful(const verification::Comparison& comparison, verification::F
   findings.excuse({"constant", "saturated"}, places, "the source's values are the same");
 }
 
+/// The keys that a GGUF of the model has; nothing for a model that llama.cpp does not know.
+std::optional<gguf::Metadata> keys_of(const setup::OpenedModel& model) {
+  if (model.file_metadata) return model.file_metadata;
+  try {
+    const gguf::Architecture architecture = gguf::architecture_for(model.checkpoint->config());
+    gguf::Metadata keys = architecture.metadata;
+    for (auto& pair : gguf::tokenizer_metadata(model.stored->directory(), architecture.vocab_size))
+      keys.push_back(std::move(pair));
+    return keys;
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,
                          verification::Findings& findings, Json& result) {
   setup::OpenedModel source = setup::open_model(
@@ -186,11 +203,14 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
                      "its recipe changes weights in a way that it does not tell, so that values are not compared");
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   excuse_faithful(comparison, findings);
+  if (const auto keys = model.file_metadata ? keys_of(source) : std::nullopt)
+    verification::compare_keys(*model.file_metadata, *keys, findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));
 }
 
-/// Weights beside the checkpoint's own: transformers prefers model.safetensors to an index, and vLLM an index to other files.
+/// Weights beside the checkpoint's own: transformers prefers model.safetensors to an index, and vLLM an index to other files; vLLM prefers
+/// Mistral's consolidated files to both.
 void check_other_files(const checkpoint::Checkpoint& stored, verification::Findings& findings) {
   std::error_code failure;
   if (!std::filesystem::is_directory(stored.location(), failure)) return;
@@ -198,7 +218,10 @@ void check_other_files(const checkpoint::Checkpoint& stored, verification::Findi
   for (const std::filesystem::path& file : stored.weight_files()) own.insert(file.filename().string());
   for (const auto& entry : std::filesystem::directory_iterator(stored.location(), failure)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("model") && name.ends_with(".safetensors") && !own.contains(name))
+    const bool has_weights =
+        ((name.starts_with("model") || name.starts_with("consolidated")) && name.ends_with(".safetensors")) ||
+        (name.starts_with("pytorch_model") && name.ends_with(".bin"));
+    if (has_weights && !own.contains(name))
       findings.warning("files", name, "is not a part of the checkpoint, but some readers take it; remove it");
   }
 }
@@ -217,6 +240,8 @@ Json checked(const VerifyOptions& options, const RunControl& control) {
     verification::check_attentions(*model, findings);
     verification::check_fused(subject, findings);
     verification::check_routers(subject, findings);
+    verification::check_doubles(subject, findings);
+    verification::check_head(*model, findings);
     check_values(*model, control, findings);
     result["format"] = model->source_format.empty() ? "plain" : model->source_format;
     result["tensors"] = model->stored->names().size();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "layerpress/quant/targets/group_targets.h"
@@ -61,6 +62,49 @@ std::vector<std::size_t> order_of_precedence(const std::vector<Targets>& targets
   return order;
 }
 
+constexpr std::string_view kExperts = ".experts.";
+
+/// The group of all experts' linears; -1 if there are none, or in several groups.
+int group_of_experts(const GroupedModules& grouped) {
+  int group = -1;
+  for (std::size_t m = 0; m < grouped.modules.size(); ++m) {
+    if (grouped.groups[m] < 0 || grouped.modules[m].name.find(kExperts) == std::string::npos) continue;
+    if (group >= 0 && group != grouped.groups[m]) return -1;
+    group = grouped.groups[m];
+  }
+  return group;
+}
+
+/// The group by which transformers reads stacked experts: the first with a pattern that has the word, the first with a name or a class,
+/// or the first.
+std::size_t read_for_experts(const Layout& layout) {
+  const auto find = [&](auto&& accepts) {
+    return std::find_if(layout.order.begin(), layout.order.end(), [&](std::size_t g) {
+      return std::any_of(layout.targets[g].begin(), layout.targets[g].end(), accepts);
+    });
+  };
+  const auto is_pattern = [](const std::string& target) { return target.starts_with("re:"); };
+  auto found = find(
+      [&](const std::string& target) { return is_pattern(target) && target.find("experts") != std::string::npos; });
+  if (found == layout.order.end()) found = find([&](const std::string& target) { return !is_pattern(target); });
+  return found == layout.order.end() ? layout.order.front() : *found;
+}
+
+/// Adds a pattern for the experts, or puts their group first, where transformers would take another group for them.
+Layout with_experts_found(const Layout& layout, const GroupedModules& grouped) {
+  const int experts = group_of_experts(grouped);
+  if (experts < 0) return layout;
+  const auto own = static_cast<std::size_t>(experts);
+  Layout named = layout, first = layout;
+  named.targets[own].emplace_back("re:.*[.]experts[.].*");
+  std::stable_partition(first.order.begin(), first.order.end(), [&](std::size_t g) { return g == own; });
+  Layout both = named;
+  both.order = first.order;
+  for (const Layout& choice : {layout, first, named, both})
+    if (read_for_experts(choice) == own && is_understood(choice, grouped)) return choice;
+  return layout;
+}
+
 std::size_t length(const std::vector<Targets>& targets) {
   std::size_t count = 0;
   for (const Targets& list : targets) count += list.size();
@@ -101,7 +145,7 @@ quant::QuantizationConfig with_targets(const std::vector<QuantizationScheme>& sc
   quant::QuantizationConfig config;
   for (std::size_t m = 0; m < grouped.modules.size(); ++m)
     if (grouped.groups[m] < 0) config.ignore.push_back(grouped.modules[m].name);
-  const Layout layout = shortest_layout(schemes, grouped);
+  const Layout layout = with_experts_found(shortest_layout(schemes, grouped), grouped);
   for (std::size_t place = 0; place < layout.order.size(); ++place) {
     QuantizationScheme scheme = schemes[layout.order[place]];
     scheme.targets = layout.targets[layout.order[place]];

@@ -101,7 +101,12 @@ void check_config(const Subject& model, Findings& findings) {
   for (const Matrix& matrix : matrices) names.push_back(matrix.name);
   const std::vector<int> groups = quant::assign_groups(*config, names);
   for (std::size_t i = 0; i < matrices.size(); ++i) {
-    if (groups[i] < 0) continue;
+    if (groups[i] < 0) {
+      if (matrices[i].quantized != nullptr)
+        findings.fault("config", matrices[i].module,
+                       "is stored quantized, but no group of config.json names it; readers take it for a plain weight");
+      continue;
+    }
     const auto& [group, scheme] = config->groups[static_cast<std::size_t>(groups[i])];
     if (!scheme.weights) continue;
     if (matrices[i].quantized == nullptr) {
@@ -141,6 +146,24 @@ void check_fused(const Subject& model, Findings& findings) {
             "fused", other->first,
             fmt::format("is stored otherwise than {}; engines run all linears of {} as one", first->first, around));
   }
+}
+
+void check_doubles(const Subject& model, Findings& findings) {
+  for (const auto& [name, weight] : model.quantized)
+    if (model.stored.contains(name) && model.stored.contains(name + "_packed"))
+      findings.fault("files", name, "is stored plain, too; readers take one of the two");
+}
+
+void check_head(const setup::OpenedModel& model, Findings& findings) {
+  const auto ties = [](const Json& config) {
+    const auto of = [](const Json& section) {
+      return section.is_object() && section.value("tie_word_embeddings", Json()) == true;
+    };
+    return of(config) || (config.is_object() && of(config.value("text_config", Json())));
+  };
+  if (ties(model.stored->config()) && !ties(model.checkpoint->config()))
+    findings.fault("config", "tie_word_embeddings",
+                   "is true, but the head that is stored is not the embedding; engines may leave it out");
 }
 
 void check_routers(const Subject& model, Findings& findings) {

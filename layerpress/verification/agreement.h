@@ -16,8 +16,8 @@ struct Subject {
   const model::TracedModel& traced;
 };
 
-/// What config.json says of a compressed-tensors checkpoint against the tensors that are there: modules that a group names are stored in its
-/// scheme, static scales of inputs are there, and vLLM finds the same group for each module. Says nothing of others.
+/// What config.json says of a compressed-tensors checkpoint against the tensors that are there: modules that a group names, and no others, are
+/// stored quantized, static scales of inputs are there, and vLLM finds the same group for each module. Says nothing of others.
 void check_config(const Subject& subject, Findings& findings);
 
 /// The same for static scales of keys and values.
@@ -25,6 +25,12 @@ void check_attentions(const setup::OpenedModel& model, Findings& findings);
 
 /// What engines run as one is stored in one scheme, with one global scale: q/k/v, gate/up, the experts of a layer.
 void check_fused(const Subject& subject, Findings& findings);
+
+/// No weight is stored both quantized and plain.
+void check_doubles(const Subject& subject, Findings& findings);
+
+/// A head that is stored and differs from the embedding is said in config.json.
+void check_head(const setup::OpenedModel& model, Findings& findings);
 
 /// Routers are not quantized: vLLM loads them plain.
 void check_routers(const Subject& subject, Findings& findings);

@@ -39,7 +39,10 @@ struct Sizes {
   double least, most;
 };
 
-Sizes sizes_of(int bits) { return bits > 2 ? Sizes{0.8, 1.2} : Sizes{0.65, 1.3}; }
+Sizes sizes_of(int bits) {
+  if (bits >= 8) return {0.96, 1.04};
+  return bits > 2 ? Sizes{0.8, 1.2} : Sizes{0.65, 1.3};
+}
 
 /// The same of columns with a tenth of the mean power, and the share of columns that may be others: GPTQ moves single columns of
 /// few bits far.
@@ -106,12 +109,23 @@ struct ColumnSums {
   }
 };
 
+/// The part of the squared error that a constant in each group makes up, as wrong zero points do. Rounding errors of a group add up to
+/// little.
+double shift_of_groups(const at::Tensor& original, const at::Tensor& rounded, std::int64_t size) {
+  const at::Tensor error = rounded.to(at::kFloat) - original.to(at::kFloat);
+  return (error.reshape({error.size(0), -1, size}).sum(2).square() / static_cast<double>(size))
+      .sum(at::kDouble)
+      .item<double>();
+}
+constexpr double kMostShifted = 0.3;
+
 /// A weight [rows, columns] as it is compared.
 struct ComparedWeight {
   std::string name;
   std::int64_t rows = 0, columns = 0;
   int bits = 16;
   std::int64_t group_size = 0;  ///< divides the columns
+  bool has_zero_points = false;
 };
 
 /// Of blocks of a GGUF, whose types have 2 bits and more, what 4 bits allow.
@@ -119,8 +133,12 @@ ComparedWeight described(const source::StoredWeight& weight) {
   const std::int64_t columns = weight.shape[1];
   const auto& args = weight.scheme.weights;
   const std::int64_t size = args ? args->group_size.value_or(-1) : -1;
-  return {weight.name, weight.shape[0], columns, args ? args->num_bits : 4,
-          size >= 16 && columns % size == 0 ? size : columns};
+  return {weight.name,
+          weight.shape[0],
+          columns,
+          args ? args->num_bits : 4,
+          size >= 16 && columns % size == 0 ? size : columns,
+          args && !args->symmetric};
 }
 
 /// product / power; 1 where the product is negative, as of turned weights.
@@ -193,7 +211,7 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
   const Limits limits =
       change.moves ? Limits{std::max(own.error, kMoved.error), std::min(own.cosine, kMoved.cosine)} : own;
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
-  double power = 0, product = 0, error = 0;
+  double power = 0, product = 0, error = 0, shift = 0;
   Places foreign, suspicious;
   ColumnSums columns;
   const bool is_fitted = change.scales_rows || change.scales_columns;
@@ -213,6 +231,7 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     foreign.add(foreign_rows(groups.of_rows(), limits), first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
     if (keeps_size && weight.bits >= 4) columns.add(expected, found);
+    if (weight.has_zero_points) shift += shift_of_groups(expected, found, weight.group_size);
   }
   const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
   const double size = power > 0 ? product / power : 1;
@@ -229,6 +248,12 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
     findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
+  else if (!is_fitted && shift > kMostShifted * error)
+    findings.fault(
+        "source", module,
+        fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero "
+                    "points",
+                    100 * shift / error));
   else if (static_cast<double>(others.numel()) > by_column.most_foreign * static_cast<double>(weight.columns))
     findings.fault("source", module,
                    fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),

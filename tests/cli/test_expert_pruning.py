@@ -153,5 +153,6 @@ def test_refusals(source, samples, model, results, tmp_path):
     refused(model, "no mixture of experts")
     refused(source, "each token takes 2", sparsity=0.9)
     refused(source, "model.layers.1.mlp", ignore=["layers.1"])
+    refused(source, "model.layers.1.mlp", ignore=["re:.*layers.1.*"])
     llama = any_model.save(tmp_path / "llama4", "llama4_text", num_experts_per_tok=2)
     refused(llama, "experts", "cannot be removed")

@@ -88,6 +88,9 @@ def test_error_propagation_comes_first(source, samples, results, tmp_path):
         moving = ("ErrorPropagationModifier", {"targets": ["Linear"]})
         program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, moving, kept), "--dataset", samples,
                       fragments=[kept[0], "ErrorPropagationModifier would fill them before"])
+        turned = ("SpinQuantModifier", {"rotations": ["R2"]})
+        program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, turned, kept), "--dataset", samples,
+                      fragments=["_proj", kept[0], "SpinQuantModifier fills them before"])
 
 
 def test_some_linears_stay_dense(source, samples, results, tmp_path):

@@ -154,6 +154,23 @@ def permute_rows(tensor):
     return tensor[order]
 
 
+def quantized_embedding(folder):
+    """As some tools leave it: FP8 codes and scales, which config.json does not name."""
+    tensors, name = tiny_models.tensors(folder), "model.embed_tokens.weight"
+    scale = tensors[name].abs().amax().reshape(1) / 448
+    tensors[name], tensors[name + "_scale"] = (tensors[name] / scale).to(torch.float8_e4m3fn), scale
+    tiny_models.rewrite_tensors(folder, tensors)
+
+
+def plain_twin(folder):
+    tensors = tiny_models.tensors(folder)
+    tiny_models.rewrite_tensors(folder, {**tensors, Q + "weight": torch.zeros(64, 64)})
+
+
+def tied_by_config(folder):
+    tiny_models.rewrite_config(folder, lambda text: text.update(tie_word_embeddings=True))
+
+
 # name: (kind of model, scheme, fault, whether the source is needed, the check that finds it)
 PLANTED = {
     "scale is NaN": ("dense", "int4", change(Q + "weight_scale", put(float("nan"))), False, "scale"),
@@ -186,11 +203,18 @@ PLANTED = {
     "another group size": ("dense", "int4", config(lambda text: first_group(text)["weights"].update(group_size=64)), False, "files"),
     "module is ignored": ("dense", "int4", config(lambda text: text["ignore"].append(Q[:-1])), False, "files"),
     "lm_head is not ignored": ("dense", "int4", config(lambda text: text.update(ignore=[])), False, "config"),
+    "embedding is quantized": ("dense", "fp8", quantized_embedding, False, "config"),
+    "weight is stored twice": ("dense", "int4", plain_twin, False, "files"),
+    "head is tied": ("dense", "int4", tied_by_config, False, "config"),
+    "other weights beside them": ("dense", "int4", lambda folder: (folder / "consolidated.safetensors").write_bytes(b""), False, "files"),
     "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),
     "scale is doubled": ("dense", "int4", change(Q + "weight_scale", lambda scale: put(2 * scale[5, 1], (5, 1))(scale)), True, "source"),
     "all scales are doubled": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
     "all scales are halved": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale / 2), True, "source"),
     "all scales are larger": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale * 1.5), True, "source"),
+    "scales of 8 bits are larger": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 1.05), True, "source"),
+    "scales of fp8 are smaller": ("dense", "fp8", change(Q + "weight_scale", lambda scale: scale / 1.05), True, "source"),
+    "zero points of other rows": ("dense", "asym", change(Q + "weight_zero_point", lambda packed: packed.roll(1, 0)), True, "source"),
     "columns are permuted": ("dense", "int8", change(Q + "weight", lambda codes: permute_rows(codes.t()).t()), True, "source"),
     "norm of smoothed codes is shifted": ("dense", "smoothed", change("model.layers.0.input_layernorm.weight", lambda norm: norm.roll(1)),
                                           True, "source"),
@@ -256,6 +280,24 @@ def test_blocks_of_a_gguf(tmp_path):
         data[-34:-32] = b"\xff\x7f"
         out.write(data)
     assert verified(file, code=1)["faults"] != []
+
+
+def test_keys_of_a_gguf(tmp_path):
+    source, file = tmp_path / "source", tmp_path / "model.gguf"
+    tiny_checkpoints.save(source, "byte_level_split")
+    tiny_models.save(source, vocab_size=768, intermediate_size=128)
+    program.run("oneshot", source, "--output", file, "--scheme", "Q8_0", "--algorithm", "rtn")
+    data = file.read_bytes()
+    for key, value, faults in (("llama.rope.freq_base", struct.pack("<f", 500.0), True), ("llama.block_count", struct.pack("<I", 2), None),
+                               ("llama.context_length", struct.pack("<I", 13), True),
+                               ("tokenizer.ggml.eos_token_id", struct.pack("<I", 77), False)):
+        place = data.index(key.encode()) + len(key) + 4
+        changed = bytearray(data)
+        changed[place:place + 4] = value
+        file.write_bytes(changed)
+        found = verified(file, "--source", source, code=1 if faults else 0)
+        said = found["faults" if faults else "warnings"]
+        assert said == [] if faults is None else [finding["where"] for finding in said] == [key], found
 
 
 @pytest.mark.parametrize("modifiers", [

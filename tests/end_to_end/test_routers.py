@@ -16,7 +16,7 @@ FAMILIES = (
     "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "nemotron_h", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe",
     "qwen3_next", "zaya")
 RECIPE = {"a_stage": {"a_modifiers": {"QuantizationModifier": {"ignore": ["lm_head", "re:.*embed.*"], "config_groups": {
-    "everything": {"targets": ["re:.*"], "weights": {"num_bits": 8, "strategy": "channel"}}}}}}}
+    "everything": {"targets": ["Linear", "re:.*"], "weights": {"num_bits": 8, "strategy": "channel"}}}}}}}
 
 
 @pytest.fixture(autouse=True)

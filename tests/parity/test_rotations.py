@@ -88,6 +88,13 @@ def test_models_without_r1(family, message, tmp_path):
     assert message in outcome.error and "use rotations: [R2]" in outcome.error
 
 
+def test_models_without_rotations(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = any_model.save(tmp_path / "model", "gpt_neox")
+    for rotation in ("R1", "R2"):
+        assert "R1 and R2 are both impossible" in rotate(model, tmp_path / "out", code=1, rotations=[rotation]).error
+
+
 @pytest.mark.parametrize("arguments, message", [
     ({"rotations": ["R1", "R3"]}, "engines other than vLLM"), ({"rotations": ["R4"]}, "engines other than vLLM"),
     ({"learnable": True}, "learnable"), ({"transform_type": "random-matrix"}, "random-matrix"),

@@ -51,6 +51,18 @@ TEST(WrittenTargetsTest, TheOrderSuitsReadersThatTakeTheFirst) {
             (Lists{{"re:.*attn.*"}, {"re:.*down_proj"}, {"re:.*mlp.*"}}));
 }
 
+TEST(WrittenTargetsTest, TransformersFindsTheGroupOfTheExperts) {
+  GroupedModules grouped = model([](const std::string& name) { return has(name, "attn") ? 0 : 1; });
+  for (const char* part : {"gate_proj", "down_proj"}) {
+    grouped.modules.push_back({std::string("m.0.mlp.experts.3.") + part, {"Linear"}});
+    grouped.groups.push_back(1);
+  }
+  const std::string mlp = "re:.*mlp.*", attention = "re:.*attn.*", experts = "re:.*[.]experts[.].*";
+  EXPECT_EQ(written({{attention}, {mlp}}, grouped), (Lists{{mlp}, {attention}}));
+  EXPECT_EQ(written({{"Linear"}, {mlp}}, grouped), (Lists{{"Linear"}, {mlp, experts}}));
+  EXPECT_EQ(written({{attention}, {"Linear"}}, grouped), (Lists{{attention}, {"Linear"}}));
+}
+
 TEST(WrittenTargetsTest, NamesWhereTargetsSayTooLittle) {
   // Two modifiers that both name Linear and ignore the other's modules: one group must be named, the smaller one.
   const auto grouped = model([](const std::string& name) { return has(name, "attn") ? 1 : 0; });

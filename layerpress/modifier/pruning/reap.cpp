@@ -58,6 +58,8 @@ ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : 
   without_effect_ = check_arguments(arguments, where, kReapArguments);
   sparsity_ = json_get_or<double>(arguments, "sparsity", where, 0);
   ignore_ = json_get_or<std::vector<std::string>>(arguments, "ignore", where, {});
+  for (std::string& pattern : ignore_)  // LLM Compressor's are without the prefix of other modifiers' lists
+    if (pattern.starts_with("re:")) pattern.erase(0, 3);
   report_path_ = json_get_or<std::string>(arguments, "report_path", where, "");
   if (!json_has(arguments, "sparsity"))
     throw RecipeError("[recipe.modifier] {}: sparsity is missing; write the part of the experts to remove, such as 0.5",
@@ -72,6 +74,12 @@ ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : 
 }
 
 std::string ExpertPruning::type() const { return kType; }
+
+std::vector<compression::Modifier::ListEntry> ExpertPruning::unmatched_entries() const {
+  std::vector<ListEntry> entries;  // all: the run does not begin if one matches
+  for (const std::string& pattern : ignore_) entries.push_back({"ignore", pattern});
+  return entries;
+}
 
 void ExpertPruning::read_decision(const Json& decision) {
   const auto refuse = [&](const std::string& layer) {

@@ -35,6 +35,7 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   ExpertPruning(const Json& arguments, const std::string& where);
 
   std::string type() const override;
+  std::vector<ListEntry> unmatched_entries() const override;
   /// Until the experts are chosen.
   bool needs_data() const override { return !is_decided(); }
   rewrite::Changes changes(const rewrite::Model& model) const override;

@@ -216,13 +216,17 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     return matrix;
   }
 
+  static constexpr const char* kNeither = "; leave the modifier out, because R1 and R2 are both impossible here";
+
   /// R1. Returns a few words.
   std::string turn_stream(const rewrite::Model& model, TurnedTensors& turned) const {
     const graph::Graph& graph = model.traced.graph;
     const graph::ResidualStream stream = graph::residual_stream(graph);
     if (!stream.hindrance.empty())
       throw RecipeError("[recipe.check] {}: R1 would change what this model computes: {}{}", where_, stream.hindrance,
-                        of_option() ? "" : "; use rotations: [R2]");
+                        of_option()                               ? ""
+                        : graph::value_heads(graph).heads.empty() ? kNeither
+                                                                  : "; use rotations: [R2]");
     const std::int64_t size = block_ > 0 ? block_ : stream.width;
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,
@@ -279,7 +283,9 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
                         all.others.empty() ? "the model's graph has none"
                                            : fmt::format("{}: {}", graph.module_name(graph.nodes[all.others[0].first]),
                                                          all.others[0].second),
-                        of_option() ? "" : "; use rotations: [R1]");
+                        of_option()                                        ? ""
+                        : !graph::residual_stream(graph).hindrance.empty() ? kNeither
+                                                                           : "; use rotations: [R1]");
     std::map<std::int64_t, HadamardPtr> matrices;
     for (const graph::ValueHeads& heads : all.heads) {
       HadamardPtr& matrix = matrices[heads.head_dim];

@@ -73,6 +73,17 @@ std::vector<EditPtr> in_order(const LinearEdits& linear, const compression::Quan
   return edits;
 }
 
+/// A rotation mixes the columns or rows of a weight, and with them its zeros.
+void refuse_turned_zeros(const Modifiers& modifiers, const std::vector<EditPtr>& edits, const std::string& module) {
+  for (const EditPtr& edit : edits)
+    for (const auto& modifier : modifiers)
+      if (edit->reads_zeros() && modifier->type() == "SpinQuantModifier")
+        throw RecipeError(
+            "[recipe.check] {}: {} keeps the zeros that it has, and {} fills them before; leave one of them out, or "
+            "ignore the module",
+            module, edit->type(), modifier->type());
+}
+
 /// An encoding that moves weights towards the original model's outputs does so by itself.
 void leave_to_encoding(const compression::Quantizer* encoding, std::vector<EditPtr>& edits) {
   if (encoding != nullptr && encoding->wants_original())
@@ -144,6 +155,7 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
     compression::Assignment& assignment = assigned->second;
     leave_to_encoding(assignment.encoding, found->second.edits);
     if (found->second.edits.empty()) continue;
+    if (model.rewritten.count(weight) != 0) refuse_turned_zeros(modifiers, found->second.edits, found->first);
     const compression::EditedEncoding*& both = known[{found->second.edits, assignment.encoding}];
     if (both == nullptr) {
       assignments.edited.push_back(std::make_shared<compression::EditedEncoding>(

@@ -139,6 +139,8 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
     if (moves && gptq) {
       take_observer(entry.arguments, "gptq");
       if (!entry.arguments.contains("error_propagation")) entry.arguments["error_propagation"] = true;
+      if (quality == "max" && !entry.arguments.contains("coordinate_descent"))
+        entry.arguments["coordinate_descent"] = true;
       propagates = true;
     }
   }

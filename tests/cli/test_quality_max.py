@@ -10,7 +10,8 @@ WEIGHTS = ["--scheme", "W4A16", "--group-size", "32"]
 
 def recipe(path):
     path.write_text("quant_stage:\n  quant_modifiers:\n    SpinQuantModifier: {}\n    ErrorPropagationModifier: {}\n"
-                    "    GPTQModifier:\n      ignore: [lm_head]\n      config_groups:\n        group_0:\n          targets: [Linear]\n"
+                    "    GPTQModifier:\n      coordinate_descent: {sweeps: 4, damping: 0.3}\n      ignore: [lm_head]\n"
+                    "      config_groups:\n        group_0:\n          targets: [Linear]\n"
                     "          weights: {num_bits: 4, strategy: group, group_size: 32}\n")
     return path
 

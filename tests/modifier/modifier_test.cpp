@@ -38,6 +38,18 @@ TEST(MakeModifier, RefusesByName) {
             "no error");
 }
 
+TEST(CoordinateDescent, ArgumentsAreChecked) {
+  const auto refusal = [](const Json& value) {
+    return error_of("GPTQModifier", {{"scheme", "W4A16"}, {"coordinate_descent", value}});
+  };
+  EXPECT_TRUE(says(refusal({{"sweeps", 0}}), "sweeps must be from 1 to 100"));
+  EXPECT_TRUE(says(refusal({{"damping", -1}}), "damping must be from 0 to 1e6"));
+  EXPECT_TRUE(says(refusal({{"rounds", 3}}), "rounds"));
+  EXPECT_TRUE(says(refusal("yes"), "must be true, false or a mapping of sweeps and damping"));
+  EXPECT_NO_THROW(
+      test::make_quantizer("GPTQModifier", {{"scheme", "W4A16"}, {"coordinate_descent", false}}, "test.yaml"));
+}
+
 TEST(AutoRound, IsGptqTowardsTheOriginalModel) {
   const Json w4 = {{"scheme", "W4A16"}, {"iters", 100}, {"lr", nullptr}};
   const auto autoround = test::make_quantizer("AutoRoundModifier", w4, "test.yaml");

@@ -25,6 +25,7 @@ const std::vector<Argument>& gptq_arguments() {
                                                       {"actorder", "str | None"},
                                                       {"batched_quantization", "int | str | None"},
                                                       {"error_propagation", "bool | dict[str, float] | None"},
+                                                      {"coordinate_descent", "bool | dict[str, float] | None"},
                                                       {"rounded_inputs", "bool | None"}});
   return kArguments;
 }
@@ -45,6 +46,24 @@ bool names_batches(const Json& arguments, const std::string& where) {
     throw RecipeError(
         "[recipe.modifier] {}: batched_quantization must be \"auto\", a positive whole number, true or null", where);
   return true;
+}
+
+std::optional<kernels::CoordinateDescent> parse_coordinate_descent(const Json& arguments, const std::string& where) {
+  const auto found = arguments.find("coordinate_descent");
+  if (found == arguments.end() || found->is_null() || *found == Json(false)) return std::nullopt;
+  kernels::CoordinateDescent options;
+  if (*found == Json(true)) return options;
+  const std::string place = where + ".coordinate_descent";
+  if (!found->is_object())
+    throw RecipeError("[recipe.modifier] {} must be true, false or a mapping of sweeps and damping", place);
+  (void)check_arguments(*found, place, {{"sweeps", "int"}, {"damping", "float"}});
+  options.sweeps = json_get_or<int>(*found, "sweeps", place, options.sweeps);
+  options.damping = json_get_or<double>(*found, "damping", place, options.damping);
+  if (options.sweeps < 1 || options.sweeps > 100)
+    throw RecipeError("[recipe.modifier] {}.sweeps must be from 1 to 100", place);
+  if (!(options.damping >= 0) || options.damping > 1e6)
+    throw RecipeError("[recipe.modifier] {}.damping must be from 0 to 1e6", place);
+  return options;
 }
 
 /// LLM Compressor's rule for the modifier's actorder and those of its groups: what is given at one place holds, also a null
@@ -94,6 +113,7 @@ GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& wher
   if (block_size_ < 1) throw RecipeError("[recipe.modifier] {}: block_size must be positive", where);
   if (!(dampening_ >= 0) || dampening_ > 1e6)
     throw RecipeError("[recipe.modifier] {}: dampening_frac must be from 0 to 1e6", where);
+  descent_ = parse_coordinate_descent(plain, where);
   rounded_inputs_ = json_get_or<bool>(plain, "rounded_inputs", where, false);
   if (names_batches(plain, where)) without_effect_.emplace_back("batched_quantization");
   set_actorder(ActivationOrder(plain, where));
@@ -162,7 +182,7 @@ double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, co
   std::vector<at::Tensor> codes;
   double loss = 0;
   if (factor)
-    codes = solve(members, scales, *factor, search, loss, times);
+    codes = solve(members, scales, *factor, search, solution.statistics, loss, times);
   else
     for (std::size_t m = 0; m < members.size(); ++m) codes.push_back(round_to_nearest(members[m], scales[m], times));
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -185,7 +205,8 @@ kernels::ChosenScales GptqModifier::scales_to_choose(const LinearWeight& linear)
 std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& members,
                                             const std::vector<kernels::ChosenScales>& scales,
                                             const kernels::HessianFactor& factor,
-                                            const std::optional<kernels::GroupSearch>& search, double& loss,
+                                            const std::optional<kernels::GroupSearch>& search,
+                                            const compression::Statistics& statistics, double& loss,
                                             PhaseTimes& times) const {
   const auto phase = times.measure("solve");
   const quant::QuantizationArgs& args = *members.front().scheme->weights;
@@ -194,6 +215,13 @@ std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& mem
   kernels::GptqResult result = kernels::gptq(weights, factor, quant::element_of(args), block_size_, search);
   if (search) require_finite(members, scales);
   loss = result.loss;
+  if (descends(members.front())) {
+    for (const LinearWeight& member : members)
+      times.add_flops("solve", kernels::descend_flops(static_cast<double>(member.weight.numel()),
+                                                      static_cast<double>(columns_of(member)), *descent_));
+    loss = kernels::descend(weights, statistics.of<compression::GramStatistic>(), quant::element_of(args), *descent_,
+                            dampening_, result.codes);
+  }
   return std::move(result.codes);
 }
 

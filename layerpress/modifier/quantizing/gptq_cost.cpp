@@ -41,14 +41,16 @@ void GptqModifier::add_batch_cost(const std::vector<compression::LinearShape>& l
     if (!searched) cost.flops["observe"] += quant::observe_flops(args, settings, elements);
     const std::int64_t width = quant::scale_grid(args, linear.rows, columns).block_columns;
     cost.flops["solve"] += solve_flops(elements, static_cast<double>(columns), width, searched);
+    if (descends(linear))
+      cost.flops["solve"] += kernels::descend_flops(elements, static_cast<double>(columns), *descent_);
     search += quant::observe_workspace(args, settings, linear.rows, columns, linear.device);
     results += quant::quantized_bytes(args, linear.rows, columns, linear.dtype);
     rows += linear.rows;
     groups = (columns - 1) / width + 1;
   }
-  const std::uint64_t solving = linears[batch.front()].device.is_cpu()
-                                    ? kernels::gptq_workspace(rows, columns, groups)
-                                    : kernels::gptq_by_blocks_workspace(rows, columns);
+  std::uint64_t solving = linears[batch.front()].device.is_cpu() ? kernels::gptq_workspace(rows, columns, groups)
+                                                                 : kernels::gptq_by_blocks_workspace(rows, columns);
+  if (descends(linears[batch.front()])) solving = std::max(solving, kernels::descend_workspace(rows, columns, groups));
   std::uint64_t working = results + search + solving;
   if (moves(linears)) {
     moved = sizeof(float) * static_cast<std::uint64_t>(rows * columns);

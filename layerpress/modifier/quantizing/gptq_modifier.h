@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "layerpress/kernels/solver/coordinate_descent.h"
 #include "layerpress/kernels/solver/factorize_together.h"
 #include "layerpress/kernels/solver/gptq.h"
 #include "layerpress/modifier/quantizing/factorization.h"
 #include "layerpress/modifier/quantizing/gptq.h"
 #include "layerpress/modifier/quantizing/propagation.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
+#include "layerpress/quant/rounding/row_transfer.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::modifier {
@@ -135,8 +137,18 @@ class GptqModifier : public QuantizingModifier {
   /// all rows.
   std::vector<at::Tensor> solve(const std::vector<compression::LinearWeight>& members,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
-                                const std::optional<kernels::GroupSearch>& search, double& loss,
-                                PhaseTimes& times) const;
+                                const std::optional<kernels::GroupSearch>& search,
+                                const compression::Statistics& statistics, double& loss, PhaseTimes& times) const;
+
+  /// Whether codes are improved after the solve: integers, whose weights keep no zeros, on the CPU.
+  template <typename Linear>
+  bool descends(const Linear& linear) const {
+    const quant::QuantizationArgs& args = *linear.scheme->weights;
+    return descent_ && args.type == quant::NumberType::kInt && !linear.keeps_zeros &&
+           quant::rows_per_scale(args) == 1 && is_on_cpu(linear);
+  }
+  static bool is_on_cpu(const compression::LinearWeight& linear) { return linear.weight.device().is_cpu(); }
+  static bool is_on_cpu(const compression::LinearShape& linear) { return linear.device.is_cpu(); }
 
   static std::vector<kernels::GptqWeight> problem_of(const std::vector<compression::LinearWeight>& linears,
                                                      const std::vector<kernels::ChosenScales>& scales);
@@ -168,6 +180,7 @@ class GptqModifier : public QuantizingModifier {
   std::int64_t block_size_ = 128;
   double dampening_ = 0.01;
   std::optional<kernels::ErrorPropagation> propagation_;
+  std::optional<kernels::CoordinateDescent> descent_;
   bool rounded_inputs_ = false;
 };
 

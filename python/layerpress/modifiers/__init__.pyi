@@ -128,6 +128,7 @@ class GPTQModifier(Modifier):
         actorder: str | None = ...,
         batched_quantization: int | str | None = ...,
         error_propagation: bool | dict[str, float] | None = ...,
+        coordinate_descent: bool | dict[str, float] | None = ...,
         rounded_inputs: bool | None = ...,
         end: float | None = ...,
         ended_: bool = ...,

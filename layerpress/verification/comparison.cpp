@@ -271,9 +271,10 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
   return relative;
 }
 
-/// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise.
+/// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise. `of_file`: of a GGUF, which holds
+/// norms as llama.cpp multiplies with them.
 void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, bool is_computed,
-                   Findings& findings) {
+                   bool of_file, Findings& findings) {
   if (is_computed) {
     const at::Tensor expected = original.to(at::kDouble);
     if ((stored.to(at::kDouble) - expected).norm().item<double>() > 0.01 * expected.norm().item<double>())
@@ -282,21 +283,22 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
   }
   const at::Tensor expected = original.to(stored.scalar_type());
   if (at::equal(expected, stored)) return;
-  if (at::equal((expected + 1) - 1, stored))  // as LLM Compressor leaves norms that compute with 1 + weight
-    findings.warning("source", name, "lost digits: it was rounded as 1 + the source's value");
-  else
+  if (!at::equal((expected + 1) - 1, stored))  // as LLM Compressor leaves norms that compute with 1 + weight
     findings.fault("source", name, "is not compressed, but differs from the source's");
+  else if (!of_file)
+    findings.warning("source", name, "lost digits: it was rounded as 1 + the source's value");
 }
 
 /// A tensor that is not quantized. A weight that only lost elements has the source's others.
 void compare_changed(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
-                     const Change& change, const at::Tensor& known, bool is_computed, Findings& findings) {
+                     const Change& change, const at::Tensor& known, bool is_computed, bool of_file,
+                     Findings& findings) {
   if (change.divided) {
     if (!divisors(original, stored, *change.divided).gt(0).logical_and(stored.isfinite()).all().item<bool>())
       findings.fault("source", name, "is not the source's, divided by positive numbers");
   } else if (stored.dim() != 2 ||
              (!change.moves && !change.scales_rows && !change.scales_columns && !known.defined())) {
-    compare_plain(name, compared(original, stored, change), stored, is_computed, findings);
+    compare_plain(name, compared(original, stored, change), stored, is_computed, of_file, findings);
   } else {
     compare_weight({.name = name, .rows = stored.size(0), .columns = stored.size(1), .group_size = stored.size(1)},
                    original, stored, change, known, findings);
@@ -373,7 +375,8 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
       const at::Tensor expected = source.checkpoint->tensor(name), found = result.checkpoint->tensor(name);
       const at::Tensor known = norm_scales(change, expected, result, source);
       if (quantized == result.quantized.end())
-        compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name), findings);
+        compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name),
+                        result.file_metadata.has_value(), findings);
       else if (quantized->second.shape.size() == 2)
         comparison.errors.push_back(
             {parent_name(name), compare_weight(described(quantized->second), expected, found, change, known, findings,

@@ -8,6 +8,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/sensitivity.h"
 #include "layerpress/quant/compressed_weight.h"
+#include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/setup/assignment/group_sizes.h"
 
@@ -72,8 +73,13 @@ MeasuredLinears linears_of(const setup::RunSetup& setup) {
 
 std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear) {
   std::uint64_t bytes = 0;
-  for (const auto& part : quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype))
-    bytes += static_cast<std::uint64_t>(c10::multiply_integers(part.shape)) * c10::elementSize(part.dtype);
+  const auto add = [&](const std::vector<quant::NamedTensorSpec>& parts) {
+    for (const quant::NamedTensorSpec& part : parts)
+      bytes += static_cast<std::uint64_t>(c10::multiply_integers(part.shape)) * c10::elementSize(part.dtype);
+  };
+  add(quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype));
+  if (quant::has_stored_inputs(scheme))
+    add(quant::parameter_layout({"input", &*scheme.input_activations, linear.dtype}));
   return bytes;
 }
 

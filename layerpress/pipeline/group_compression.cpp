@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "layerpress/compression/statistics/gram_statistic.h"
 #include "layerpress/compression/statistics/square_sum.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"
@@ -39,6 +41,19 @@ void require_finite(const std::vector<compression::CompressionTask>& tasks) {
           linears[i]->module);
 }
 
+/// Finite values may have squares that overflow. GPTQ could only round to nearest then, and whatever makes such values is damaged.
+void require_finite_statistics(const std::vector<compression::CompressionTask>& tasks) {
+  for (const compression::CompressionTask& task : tasks) {
+    if (task.statistics == nullptr) continue;
+    const at::Tensor gram = task.statistics->of<compression::GramStatistic>();
+    if (gram.defined() && !std::isfinite(gram.diagonal().sum().item<double>()))
+      throw DamagedWeightsError(
+          "[pipeline.compress] {}: the squares of its inputs overflow; a weight of an earlier layer, or its scale, is "
+          "damaged",
+          task.linears.front().module);
+  }
+}
+
 std::vector<compression::LinearWeight> weights_of(const execution::RunContext& run, const schedule::GroupWork& work,
                                                   SharedValues& shared, const residency::Onload& parameters) {
   std::vector<compression::LinearWeight> linears;
@@ -68,6 +83,7 @@ std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& 
     tasks.push_back({weights_of(run, works[i], shared, parameters), works[i].statistics});
   const auto phase = run.times.measure("check");
   require_finite(tasks);
+  require_finite_statistics(tasks);
   return tasks;
 }
 

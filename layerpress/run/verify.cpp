@@ -182,15 +182,15 @@ void excuse_faithful(const verification::Comparison& comparison, verification::F
 /// The keys that a GGUF of the model has; nothing for a model that llama.cpp does not know.
 std::optional<gguf::Metadata> keys_of(const setup::OpenedModel& model) {
   if (model.file_metadata) return model.file_metadata;
+  std::optional<gguf::Metadata> keys;
   try {
-    const gguf::Architecture architecture = gguf::architecture_for(model.checkpoint->config());
-    gguf::Metadata keys = architecture.metadata;
+    gguf::Architecture architecture = gguf::architecture_for(model.checkpoint->config());
+    keys = std::move(architecture.metadata);
     for (auto& pair : gguf::tokenizer_metadata(model.stored->directory(), architecture.vocab_size))
-      keys.push_back(std::move(pair));
-    return keys;
-  } catch (const CheckpointError&) {
-    return std::nullopt;
+      keys->push_back(std::move(pair));
+  } catch (const Error&) {  // nothing to compare with, or only a tokenizer that llama.cpp does not know
   }
+  return keys;
 }
 
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,

@@ -48,6 +48,17 @@ def test_infinite_activations_name_module_and_sample(options, own, results, tmp_
     assert "NaN or infinite" in outcome.error and not (results / "out").exists()
 
 
+@pytest.mark.parametrize("recipe", [GPTQ, ["--recipe", "SparseGPTModifier"]], ids=["gptq", "pruning"])
+def test_squares_that_overflow_name_the_module(recipe, own, samples, results, tmp_path):
+    if recipe is not GPTQ:
+        recipe = [recipe[0], tmp_path / "recipe.json"]
+        recipe[1].write_text(json.dumps({"a_stage": {"a_modifiers": {"SparseGPTModifier": {"sparsity": 0.5, "ignore": ["lm_head"]}}}}))
+    model = own("model.layers.1.input_layernorm.weight", lambda norm: torch.full_like(norm, 1e20))
+    outcome = program.oneshot(model, results / "out", *recipe, "--dataset", samples, "--dtype", "fp32", code=1)
+    assert "model.layers.1.self_attn.q_proj: the squares of its inputs overflow" in outcome.error, outcome.error
+    assert not (results / "out").exists()
+
+
 def test_figures_of_a_broken_model(own, model, samples):
     """Neither of the model nor of the reference, which would make the model look bad."""
     broken = own("model.layers.1.input_layernorm.weight", lambda norm: norm.fill_(float("nan")))

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -215,7 +216,7 @@ std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& mem
   kernels::GptqResult result = kernels::gptq(weights, factor, quant::element_of(args), block_size_, search);
   if (search) require_finite(members, scales);
   loss = result.loss;
-  if (descends(members.front())) {
+  if (std::all_of(members.begin(), members.end(), [&](const LinearWeight& member) { return descends(member); })) {
     for (const LinearWeight& member : members)
       times.add_flops("solve", kernels::descend_flops(static_cast<double>(member.weight.numel()),
                                                       static_cast<double>(columns_of(member)), *descent_));

@@ -1,5 +1,6 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -169,14 +170,28 @@ OrderedJson standard_arguments_of(const OneshotOptions& options, bool caches_hea
   return arguments;
 }
 
+/// The recipe that an option names or is.
+Recipe named_recipe(const std::string& recipe) {
+  std::error_code failure;
+  const bool is_text = recipe.find('\n') != std::string::npos || recipe.starts_with('{') ||
+                       (recipe.find(": ") != std::string::npos && !std::filesystem::is_regular_file(recipe, failure));
+  return is_text ? parse_recipe(recipe, "recipe") : read_recipe_file(recipe);
+}
+
+/// One word, or several.
+std::vector<std::string> words_in(const Json& value, const std::string& where) {
+  std::vector<std::string> words;
+  for (const Json& word : value.is_array() ? value : Json::array({value})) {
+    if (!word.is_string()) throw RecipeError("[recipe.modifier] {} must be a word or a list of words", where);
+    words.push_back(word.get<std::string>());
+  }
+  return words;
+}
+
 Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
-    std::error_code failure;
-    const bool is_text =
-        options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{') ||
-        (options.recipe.find(": ") != std::string::npos && !std::filesystem::is_regular_file(options.recipe, failure));
-    return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
+    return named_recipe(options.recipe);
   }
   ModifierEntry entry;
   // An importance file takes the place of data, and floats profit from none.
@@ -225,6 +240,52 @@ Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
         !entry.arguments.contains("error_propagation"))
       entry.arguments["error_propagation"] = false;
   return recipe;
+}
+
+OneshotOptions with_mixed_precision(OneshotOptions options) {
+  if (options.recipe.empty()) return options;
+  const Recipe recipe = named_recipe(options.recipe);
+  const auto entry = std::find_if(recipe.modifiers.begin(), recipe.modifiers.end(), [](const ModifierEntry& modifier) {
+    return modifier.type == "MixedPrecisionModifier";
+  });
+  if (entry == recipe.modifiers.end()) return options;
+  const std::string& where = entry->where;
+  if (recipe.modifiers.size() > 1)
+    throw RecipeError("[recipe.modifier] {}: it gives every linear its scheme; leave out the other modifiers", where);
+  refuse_with_recipe_file(options);
+  for (const char* option : {"target-bits", "target-size", "schemes"})
+    if (options.is_given(option))
+      throw UsageError("[options] --{} and --recipe: the recipe's MixedPrecisionModifier says it; give only one",
+                       option);
+  const Json arguments(entry->arguments);
+  if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: expected a mapping of arguments", where);
+  for (const auto& [key, value] : arguments.items()) {
+    const std::string place = fmt::format("{}.{}", where, key);
+    std::string option = key;
+    std::replace(option.begin(), option.end(), '_', '-');
+    if (key == "target_bits")
+      options.target_bits = json_get<double>(arguments, "target_bits", where);
+    else if (key == "target_size")
+      options.target_size = json_get<std::string>(arguments, "target_size", where);
+    else if (key == "group_size")
+      options.group_size = json_get<std::int64_t>(arguments, "group_size", where);
+    else if (key == "algorithm")
+      options.algorithm = json_get<std::string>(arguments, "algorithm", where);
+    else if (key == "schemes")
+      options.schemes = words_in(value, place);
+    else if (key == "targets")
+      options.targets = words_in(value, place);
+    else if (key == "ignore")
+      options.ignore = words_in(value, place);
+    else
+      throw RecipeError("[recipe.modifier] {}: unknown argument '{}'; {}", where, key,
+                        nearest_or_all(key, {"target_bits", "target_size", "schemes", "targets", "ignore", "group_size",
+                                             "algorithm"}));
+    options.given.push_back(option);
+  }
+  options.recipe.clear();
+  std::erase(options.given, "recipe");
+  return options;
 }
 
 void check_group_size(const OneshotOptions& options) {

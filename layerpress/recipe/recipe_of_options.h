@@ -10,6 +10,10 @@ namespace layerpress::recipe {
 /// unknown algorithms and qualities. `caches_heads`: as in standard_arguments, of the model.
 Recipe recipe_of(const OneshotOptions& options, bool caches_heads = true);
 
+/// The options with the arguments of a recipe's MixedPrecisionModifier (target_bits or target_size, schemes, targets, ignore, group_size,
+/// algorithm) in place of that recipe; the options themselves if their recipe has none. Throws RecipeError and UsageError.
+OneshotOptions with_mixed_precision(OneshotOptions options);
+
 /// Throws UsageError if --group-size is given and not positive.
 void check_group_size(const OneshotOptions& options);
 

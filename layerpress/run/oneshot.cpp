@@ -21,6 +21,7 @@
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/plan/plan_report.h"
+#include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/compression/earlier_run.h"
@@ -275,12 +276,13 @@ OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
 
 }  // namespace
 
-OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   const RunControl own = run::control_of(control, group);
   Claim claim;  // outlives the message to the other ranks, which write into its folder until then
   return run::run_together(group, [&] {
+    const OneshotOptions options = recipe::with_mixed_precision(given);
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
     run::check_report(options);
@@ -298,10 +300,11 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
   });
 }
 
-Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
+    const OneshotOptions options = recipe::with_mixed_precision(given);
     if (run::asks_for_mixed_precision(options))
       throw UsageError(
           "[options] --schemes: the plan depends on the schemes that are chosen; measure first "

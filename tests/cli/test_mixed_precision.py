@@ -50,6 +50,30 @@ def test_modules_are_stored_as_chosen(model, made):
     assert [module["module"] for module in summary["modules"]] == [name for name, own in scheme_of(decision).items() if own != "none"]
 
 
+def recipe(folder, *others, **arguments):
+    modifiers = {"MixedPrecisionModifier": {"schemes": SCHEMES, "group_size": 32, **arguments}, **dict(others)}
+    (folder / "recipe.json").write_text(json.dumps({"a_stage": {"a_modifiers": modifiers}}))
+    return ["--recipe", folder / "recipe.json"]
+
+
+def test_a_recipe_says_the_same(model, made, samples, results, tmp_path):
+    out = program.oneshot(model, results / "out", *recipe(tmp_path, target_bits=7), "--dataset", samples, "--dtype", "fp32")
+    assert differing(out, contents(made[0])) == []
+
+
+@pytest.mark.parametrize("arguments, others, options, fragments", [
+    ({"target_bits": 7}, [("GPTQModifier", {"scheme": "W4A16"})], [], ["leave out the other modifiers"]),
+    ({"target_bits": 7, "bits": 4}, [], [], ["unknown argument 'bits'"]),
+    ({"target_bits": "few"}, [], [], ["target_bits"]),
+    ({"target_bits": 7, "schemes": 5}, [], [], ["schemes must be a word or a list of words"]),
+    ({}, [], [], ["requires --target-bits or --target-size"]),
+    ({"target_bits": 7}, [], ["--target-bits", "5"], ["--target-bits and --recipe"]),
+])
+def test_refused_recipes(arguments, others, options, fragments, model, samples, results, tmp_path):
+    program.fails("oneshot", model, "--output", results / "out", *recipe(tmp_path, *others, **arguments), *options, "--dataset", samples,
+                  code=None, fragments=fragments)
+
+
 def test_fused_linears_have_one_scheme(made):
     chosen = scheme_of(made[1]["mixed_precision"])
     for layer in range(3):

@@ -20,6 +20,7 @@
 #include "layerpress/output/run_folder.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/recipe/gguf_recipe.h"
+#include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/decisions/precision_decision.h"
@@ -253,10 +254,11 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
 
 }  // namespace run
 
-Json mixed_precision(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+Json mixed_precision(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
+    const OneshotOptions options = recipe::with_mixed_precision(given);
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
     return run::choose_precision(options, own, group, /*writes=*/false).decision;

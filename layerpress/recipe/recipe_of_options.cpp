@@ -243,7 +243,8 @@ Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
 }
 
 OneshotOptions with_mixed_precision(OneshotOptions options) {
-  if (options.recipe.empty()) return options;
+  const bool chooses = !options.schemes.empty() || options.is_given("target-bits") || !options.target_size.empty();
+  if (options.recipe.empty() || chooses) return options;  // with both, the choice refuses the recipe
   const Recipe recipe = named_recipe(options.recipe);
   const auto entry = std::find_if(recipe.modifiers.begin(), recipe.modifiers.end(), [](const ModifierEntry& modifier) {
     return modifier.type == "MixedPrecisionModifier";
@@ -253,10 +254,6 @@ OneshotOptions with_mixed_precision(OneshotOptions options) {
   if (recipe.modifiers.size() > 1)
     throw RecipeError("[recipe.modifier] {}: it gives every linear its scheme; leave out the other modifiers", where);
   refuse_with_recipe_file(options);
-  for (const char* option : {"target-bits", "target-size", "schemes"})
-    if (options.is_given(option))
-      throw UsageError("[options] --{} and --recipe: the recipe's MixedPrecisionModifier says it; give only one",
-                       option);
   const Json arguments(entry->arguments);
   if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: expected a mapping of arguments", where);
   for (const auto& [key, value] : arguments.items()) {

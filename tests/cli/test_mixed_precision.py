@@ -67,7 +67,7 @@ def test_a_recipe_says_the_same(model, made, samples, results, tmp_path):
     ({"target_bits": "few"}, [], [], ["target_bits"]),
     ({"target_bits": 7, "schemes": 5}, [], [], ["schemes must be a word or a list of words"]),
     ({}, [], [], ["requires --target-bits or --target-size"]),
-    ({"target_bits": 7}, [], ["--target-bits", "5"], ["--target-bits and --recipe"]),
+    ({"target_bits": 7}, [], ["--target-bits", "5", "--schemes", "W4A16"], ["--schemes and --recipe"]),
 ])
 def test_refused_recipes(arguments, others, options, fragments, model, samples, results, tmp_path):
     program.fails("oneshot", model, "--output", results / "out", *recipe(tmp_path, *others, **arguments), *options, "--dataset", samples,

@@ -4,9 +4,6 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/scales/levels.h"
-#include "tests/kernels/gptq_problems.h"
-
 namespace layerpress::kernels {
 namespace {
 

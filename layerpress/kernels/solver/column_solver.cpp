@@ -9,41 +9,13 @@
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/products/wide_rows.h"
+#include "layerpress/kernels/solver/row_tiles.h"
 #include "layerpress/kernels/tasks.h"
 
 namespace layerpress::kernels {
 namespace {
 
 constexpr std::int64_t kTile = cpu::kColumnTile;
-// With at most so many columns, the feedback matrix stays in the caches near a core, and tiles are processed one at a
-// time. With more columns, several tiles share each part of the matrix, read from a contiguous copy that stays there.
-constexpr std::int64_t kCachedColumns = 1024;
-constexpr std::int64_t kMostTilesTogether = 8;
-
-/// The number of tiles that a task processes together; fewer if threads would be idle otherwise.
-std::int64_t tiles_together(std::int64_t columns, std::int64_t tiles) {
-  if (columns <= kCachedColumns) return 1;
-  const std::int64_t tasks_wanted = 2 * at::get_num_threads();
-  return std::clamp<std::int64_t>((tiles + tasks_wanted - 1) / tasks_wanted, 1, kMostTilesTogether);
-}
-
-/// At most kTile consecutive rows of one weight.
-struct Tile {
-  std::size_t weight = 0;
-  std::int64_t first = 0;
-  std::int64_t rows = 0;
-};
-
-std::vector<Tile> cut_into_tiles(const std::vector<GptqWeight>& weights) {
-  std::vector<Tile> tiles;
-  for (std::size_t w = 0; w < weights.size(); ++w) {
-    const std::int64_t rows = weights[w].weight.size(0);
-    for (std::int64_t first = 0; first < rows; first += kTile)
-      tiles.push_back({w, first, std::min(kTile, rows - first)});
-  }
-  return tiles;
-}
-
 /// Columns [begin, end) in the order of quantization.
 struct Block {
   std::int64_t begin = 0;
@@ -109,7 +81,7 @@ class ColumnSolver {
  private:
   void solve_together(std::int64_t first, std::int64_t count, Workspace& workspace, std::vector<at::Tensor>& codes,
                       std::vector<double>& losses) const {
-    const Tile* tiles = tiles_.data() + first;
+    const RowTile* tiles = tiles_.data() + first;
     const auto together = static_cast<std::size_t>(count);
     while (workspace.tiles.size() < together) workspace.tiles.push_back(new_state());
     for (std::size_t t = 0; t < together; ++t) load(tiles[t], workspace.wide_rows, workspace.tiles[t]);
@@ -146,7 +118,7 @@ class ColumnSolver {
     return state;
   }
 
-  void load(const Tile& tile, std::vector<float>& buffer, TileState& state) const {
+  void load(const RowTile& tile, std::vector<float>& buffer, TileState& state) const {
     const auto& [weight, scales, keeps_zeros] = weights_[tile.weight];
     cpu::table().column_tile_load(wide_rows(weight, tile.first, tile.rows, buffer), tile.rows, columns_,
                                   place_.const_data_ptr<std::int64_t>(), state.residual.data_ptr<float>());
@@ -157,7 +129,7 @@ class ColumnSolver {
   }
 
   /// Loads scales or zero points of a tile's rows; lanes beyond the last row repeat it.
-  void load_scales(const Tile& tile, const at::Tensor& blocks, at::Tensor& lanes) const {
+  void load_scales(const RowTile& tile, const at::Tensor& blocks, at::Tensor& lanes) const {
     const std::int64_t rows_per_group = weights_[tile.weight].scales.rows_per_group;
     float* target = lanes.data_ptr<float>();
     for (std::int64_t lane = 0; lane < kTile; ++lane) {
@@ -201,7 +173,7 @@ class ColumnSolver {
     }
   }
 
-  void solve_block(const Tile& tile, const Block& block, const FeedbackPart& own, TileState& state) const {
+  void solve_block(const RowTile& tile, const Block& block, const FeedbackPart& own, TileState& state) const {
     cpu::ColumnBlockTask task;
     task.begin = block.begin;
     task.end = block.end;
@@ -255,13 +227,13 @@ class ColumnSolver {
     }
   }
 
-  void store_scales(const Tile& tile, const TileState& state) const {
+  void store_scales(const RowTile& tile, const TileState& state) const {
     const ColumnScales& scales = weights_[tile.weight].scales;
     store_lanes(tile, state.scale, scales.scale);
     if (state.zero_point.defined()) store_lanes(tile, state.zero_point, scales.zero_point);
   }
 
-  void store_lanes(const Tile& tile, const at::Tensor& lanes, const at::Tensor& blocks) const {
+  void store_lanes(const RowTile& tile, const at::Tensor& lanes, const at::Tensor& blocks) const {
     const float* source = lanes.const_data_ptr<float>();
     float* target = blocks.data_ptr<float>() + tile.first * groups_;
     for (std::int64_t r = 0; r < tile.rows; ++r)
@@ -275,7 +247,7 @@ class ColumnSolver {
   std::int64_t block_size_, columns_, groups_;
   at::Tensor place_;  // int64 [K]: position of each column in the order of quantization
   at::Tensor group_;  // int32 [K], group of each column in the order of quantization
-  std::vector<Tile> tiles_;
+  std::vector<RowTile> tiles_;
 };
 
 }  // namespace
@@ -287,7 +259,7 @@ std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64
   const std::int64_t per_tile = kTile * (columns * 5 + groups * 8 + cpu::kMaximumBlock * 4);
   const std::int64_t copied = columns <= kCachedColumns ? 0 : cpu::kColumnDepth * cpu::kMaximumBlock;
   const std::int64_t per_thread = tiles_together(columns, rows) * per_tile + 4 * (kTile * columns + copied);
-  const std::int64_t lists = columns * 48 + rows * static_cast<std::int64_t>(sizeof(Tile) + sizeof(double));
+  const std::int64_t lists = columns * 48 + rows * static_cast<std::int64_t>(sizeof(RowTile) + sizeof(double));
   return static_cast<std::uint64_t>(threads * per_thread + lists);
 }
 

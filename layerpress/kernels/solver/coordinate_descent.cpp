@@ -7,6 +7,7 @@
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/products/wide_rows.h"
+#include "layerpress/kernels/solver/row_tiles.h"
 #include "layerpress/kernels/tasks.h"
 
 namespace layerpress::kernels {
@@ -14,14 +15,6 @@ namespace {
 
 constexpr std::int64_t kLanes = cpu::kColumnTile;
 constexpr std::int64_t kStep = 64;  // columns, within which a column's change is passed on at once
-// With more columns, several tiles of rows share each part of H.
-constexpr std::int64_t kCachedDescent = 1024;
-constexpr std::int64_t kMostTogether = 8;
-
-std::int64_t tiles_at_once(std::int64_t columns, std::int64_t tiles) {
-  if (columns <= kCachedDescent) return 1;
-  return std::clamp<std::int64_t>(tiles / (2 * at::get_num_threads()), 1, kMostTogether);
-}
 
 /// Both triangles of the dampened Gram matrix.
 at::Tensor dampened_gram(const at::Tensor& gram, double damping) {
@@ -31,12 +24,7 @@ at::Tensor dampened_gram(const at::Tensor& gram, double damping) {
   return whole;
 }
 
-/// At most kLanes rows of one weight. Rows are lanes.
-struct RowTile {
-  std::size_t weight = 0;
-  std::int64_t first = 0, rows = 0;
-};
-
+/// Of a tile, whose rows are lanes.
 struct DescentState {
   at::Tensor difference;                  ///< fp32 [K, kLanes]: w - q
   at::Tensor levels;                      ///< fp32 [K, kLanes]: codes
@@ -55,15 +43,12 @@ class Descent {
         group_columns_(weights.front().scales.columns_per_group),
         hessian_(dampened_gram(gram, options.damping)),
         less_damping_((options.damping - loss_damping) * gram.diagonal().mean().item<double>()),
-        place_(at::arange(columns_, at::kLong)) {
-    for (std::size_t w = 0; w < weights.size(); ++w)
-      for (std::int64_t first = 0; first < weights[w].weight.size(0); first += kLanes)
-        tiles_.push_back({w, first, std::min(kLanes, weights[w].weight.size(0) - first)});
-  }
+        place_(at::arange(columns_, at::kLong)),
+        tiles_(cut_into_tiles(weights)) {}
 
   double run(std::vector<at::Tensor>& codes) const {
     const auto count = static_cast<std::int64_t>(tiles_.size());
-    const std::int64_t together = tiles_at_once(columns_, count);
+    const std::int64_t together = tiles_together(columns_, count);
     std::vector<double> losses(tiles_.size(), 0.0);
     share_tasks((count + together - 1) / together, [&](auto&& next) {
       std::vector<DescentState> states;
@@ -139,7 +124,7 @@ class Descent {
       const std::int64_t count = std::min(cpu::kColumnDepth, columns_ - first);
       const float* factors = hessian_.const_data_ptr<float>() + first * columns_ + begin;
       std::int64_t stride = columns_;
-      if (columns_ > kCachedDescent) {
+      if (columns_ > kCachedColumns) {
         auto* copy = part.data_ptr<float>();
         for (std::int64_t i = 0; i < count; ++i) std::copy_n(factors + i * columns_, width, copy + i * kStep);
         factors = copy, stride = kStep;
@@ -219,7 +204,7 @@ std::uint64_t descend_workspace(std::int64_t rows, std::int64_t columns, std::in
   // Differences, levels and a tile's weights and codes in fp32, scales; the block's gradients and the part of H.
   const std::int64_t per_tile = kLanes * 4 * (6 * columns + 6 * groups);
   const std::int64_t per_thread =
-      tiles_at_once(columns, rows) * per_tile + 4 * kStep * (kLanes + cpu::kColumnDepth) + 4 * kLanes * columns;
+      tiles_together(columns, rows) * per_tile + 4 * kStep * (kLanes + cpu::kColumnDepth) + 4 * kLanes * columns;
   return static_cast<std::uint64_t>(threads * per_thread + 2 * 4 * columns * columns + 32 * columns + 64 * rows);
 }
 

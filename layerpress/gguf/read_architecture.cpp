@@ -73,8 +73,8 @@ void check_keys(const FileFacts& file, const Architecture& made, const Json& con
     const Json value = file.value(key), expected = given.value(key);
     if (expected.is_null() ? says_nothing_new(key, value, file, config) : same(value, expected)) continue;
     throw CheckpointError("[gguf.architecture] {} is {}, which {} does not compute{}; open the original checkpoint",
-                          pair.first.substr(0, 80), value.dump().substr(0, 60), made.name,
-                          expected.is_null() ? "" : " (" + expected.dump().substr(0, 60) + " is what it computes)");
+                          pair.first.substr(0, 80), shortened(value), made.name,
+                          expected.is_null() ? "" : " (" + shortened(expected) + " is what it computes)");
   }
 }
 

@@ -335,7 +335,7 @@ void compare_configs(const Json& result, const Json& source, const std::string& 
       compare_configs(value, original, place + key + ".", findings);
     } else if (value != original && is_simple(value) && (is_simple(original) || found == source.end()) &&
                (found == source.end() || value.is_string() == original.is_string())) {
-      const std::string what = fmt::format("is {}, the source's is {}", value.dump(), original.dump());
+      const std::string what = fmt::format("is {}, the source's is {}", shortened(value), shortened(original));
       if (key.ends_with("_token_id"))
         findings.warning("config", place + key, what);
       else

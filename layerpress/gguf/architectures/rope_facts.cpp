@@ -111,7 +111,7 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim) {
       throw CheckpointError(
           "[gguf.config] rope.scaling.type is {}; it must be none, linear or yarn, or longrope with the tensors "
           "rope_factors_long.weight and rope_factors_short.weight",
-          kind.dump().substr(0, 40));
+          shortened(kind));
     config.state("rope_scaling", keyed_scaling(file, kind.get<std::string>()));
   }
 }

@@ -1,5 +1,6 @@
 #include "layerpress/importer/kept_rows.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -49,8 +50,13 @@ class RowSums {
     if (!argument.is_object() || !argument.contains("v")) return std::nullopt;
     const auto value = json_integer(argument["v"]);
     if (const auto found = contents_.find(value); found != contents_.end()) return found->second;
+    if (const auto constant = graph_.constants.find(value); constant != graph_.constants.end()) {
+      const std::vector<std::int64_t>& shape = constant->second.shape;
+      const bool is_one = std::all_of(shape.begin(), shape.end(), [](std::int64_t size) { return size == 1; });
+      return is_one ? std::optional(Content{.is_number = true}) : std::nullopt;
+    }
     const std::int64_t from = regions_.outside(value, region_);
-    if (from < 0 || graph_.parameters.count(value) + graph_.constants.count(value) != 0) return std::nullopt;
+    if (from < 0 || graph_.parameters.count(value) != 0) return std::nullopt;
     if (features(value) == 1) return Content{.is_number = true};
     if (features(value) != layouts_.features(region_.root)) return std::nullopt;
     return Content{.is_number = false, .rows = {from}};

@@ -44,8 +44,7 @@ Model rewritten(Model model, const Changes& changes) {
                         changes.text, error.what());
     }
   }
-  for (const auto& [n, weight] : changes.linears)
-    std::get<graph::Linear>(model.traced.graph.nodes[n].operation).weight = weight;
+  for (const auto& [n, operation] : changes.operations) model.traced.graph.nodes[n].operation = operation;
   return model;
 }
 

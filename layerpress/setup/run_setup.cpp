@@ -11,6 +11,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/graph/facts/image_geometry.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/recipe/standard_recipe.h"
@@ -117,6 +118,16 @@ void check_trials(const RunSetup& setup) {
           planned.transform->type(), setup.pipeline->name);
 }
 
+/// A file with the language model alone needs the vision part of a rotated model, which nothing writes.
+void check_rotated_images(const graph::Graph& graph, const target::Target& target) {
+  const graph::Node* merge = graph::merging_node(graph);
+  if (merge == nullptr || target.has_config()) return;
+  if (std::get<graph::MergeImages>(merge->operation).rotation.order > 0)
+    throw RecipeError(
+        "[recipe.check] R1 rotates the vision part, too, but a GGUF has the language model alone, and the original's "
+        "vision part would not fit it; use rotations: [R2], or --quality best");
+}
+
 void check_loss_mask(const OneshotOptions& options, const RunSetup& setup) {
   if (!options.use_loss_mask || options.moe_calibrate_all_experts) return;
   const auto& values = setup.model.traced.graph.values;
@@ -185,6 +196,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   const std::shared_ptr<const checkpoint::Checkpoint> before = setup.model.checkpoint;
   apply_rewrites(setup.modifiers, setup.model);
   if (has_fixed_graph) require_no_new_weights(*before, setup.model);
+  check_rotated_images(setup.model.traced.graph, *setup.target);
   if (!setup.model.rewritten.empty())
     setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
@@ -195,7 +207,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   if (!options.imatrix.empty()) setup.measured_inputs = measure_inputs(setup.model, setup.assignments);
   check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
   if (has_fixed_graph) require_own_weights(setup.model, setup.assignments);
-  setup.source = source_tensors(setup.model, setup.assignments);
+  setup.source = source_tensors(setup.model, setup.assignments, *setup.target);
   apply(setup.source.changes(), setup.model);
   if (!setup.target->keeps_ties()) apply(untied_embeddings(setup.model, setup.assignments), setup.model);
   keep_quantized_weights(setup.model, setup.assignments);

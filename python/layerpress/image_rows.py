@@ -210,19 +210,19 @@ def _embedder(reader: ImageReader) -> Iterator[Any]:
     from layerpress_data.vision_processor import VisionProcessor
 
     class Embedder(ImageEmbedder):
-        def _loaded(self):
+        def model(self):
             if reader.model is not None:
                 self._model = reader.model
-            return super()._loaded()
+            return super().model()
 
     class Reader(VisionProcessor):
         def __init__(self):
             super().__init__(reader.folder)
-            self._processor, self._embedder = _with_images(reader.processor), Embedder(reader.folder)
+            self._processor, self.embedder = _with_images(reader.processor), Embedder(reader.folder)
 
         def processed(self, place, given):
             if not self._in_graph:
-                return self._embedder.embed(place, given)
+                return self.embedder.embed(place, given)
             arrays = {name: value.float().numpy() if value.is_floating_point() else value.numpy() for name, value in given.items()}
             return self._sample(place, arrays, arrays["aspect_ratio_mask"].shape[1])
 

@@ -12,7 +12,11 @@ from .request import Request, parse_request
 
 
 def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
-    return decode(request) if "decode" in request else prepare(parse_request(request))
+    if "decode" in request:
+        return decode(request)
+    if "image_writers" in request:
+        return image_writers(request)
+    return prepare(parse_request(request))
 
 
 def decode(request: dict[str, Any]) -> dict[str, list[str]]:
@@ -24,6 +28,15 @@ def decode(request: dict[str, Any]) -> dict[str, list[str]]:
         raise DataError("request field 'decode' must be lists of token ids, beside 'model'")
     tokenizer = load_tokenizer(Path(model))
     return {"texts": [tokenizer.decode(ids) for ids in sequences]}
+
+
+def image_writers(request: dict[str, Any]) -> dict[str, list[str]]:
+    """The weights of a checkpoint's vision part that write embeddings."""
+    from .image_writers import answer as found
+
+    if not isinstance(request["image_writers"], str):
+        raise DataError("request field 'image_writers' must be a folder")
+    return found(Path(request["image_writers"]))
 
 
 def prepare(request: Request) -> dict[str, int]:

@@ -27,13 +27,14 @@ class ImageEmbedder:
     def __init__(self, directory: Path):
         self._directory = directory
         self._model: Any = None
+        self.records = False  # whether PyTorch records how features are made
 
     def embed(self, place: str, inputs: Mapping) -> tuple[list[int], GivenEmbeddings]:
         """The token ids of the language model, and what it is given for the images. `inputs` are the processor's tensors for one
         sample."""
         import torch
 
-        model = self._loaded()
+        model = self.model()
         from .shortened_model import Captured
 
         taken = inspect.signature(model.forward).parameters
@@ -42,7 +43,7 @@ class ImageEmbedder:
             raise self._refusal(f"its processor gives {', '.join(unknown)}, which the model does not take")
         given = {name: self._cast(value) for name, value in inputs.items() if name in taken}
         try:
-            with torch.no_grad():
+            with torch.set_grad_enabled(self.records):
                 model(**given)
         except Captured as call:
             return self._read(call.arguments, call.token_ids)
@@ -60,7 +61,8 @@ class ImageEmbedder:
         tensor = torch.as_tensor(value)
         return tensor.to(self._model.dtype) if tensor.is_floating_point() else tensor
 
-    def _loaded(self):
+    def model(self):
+        """The model without its language model's weights."""
         if self._model is None:
             try:
                 import torch  # noqa: F401

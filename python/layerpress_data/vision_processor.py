@@ -47,10 +47,17 @@ class VisionProcessor:
         self._templates: CheckpointTemplates | None = None
         # The vision part of this kind is in the graph; of others, the embeddings that it makes are calibration data.
         self._in_graph = read_json_object(directory / "config.json").get("model_type") == "mllama"
-        self._embedder = ImageEmbedder(directory)
+        self.embedder = ImageEmbedder(directory)
 
     def encode(self, content: Content, folder: Path | None) -> tuple[Sequence[int], SampleImages | GivenEmbeddings]:
         """Token ids and images of one sample, uncut."""
+        given, images = self.inputs(content, folder)
+        if self._in_graph:
+            return self._sample(content.place, given, images)
+        return self.embedder.embed(content.place, given)
+
+    def inputs(self, content: Content, folder: Path | None) -> tuple[dict[str, Any], int]:
+        """The processor's tensors for one sample, and its number of images."""
         if content.kind is Kind.TOKEN_IDS:
             raise DataError(f"{content.place}: has images beside 'input_ids': pass text or messages instead")
         processor = self._load()
@@ -76,9 +83,7 @@ class VisionProcessor:
             raise DataError(
                 f"{content.place}: the processor of {self._directory} fails ({reason}): check the row's text and images"
             ) from None
-        if self._in_graph:
-            return self._sample(content.place, dict(given), len(images))
-        return self._embedder.embed(content.place, dict(given))
+        return dict(given), len(images)
 
     def _load(self):
         if self._processor is not None:

@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 import transformers
+from layerpress_data import image_writers
 from layerpress_data.errors import DataError
 from layerpress_data.image_embedder import ImageEmbedder
 from safetensors.torch import load_file
@@ -53,6 +54,24 @@ def test_refused():
     assert embedder._added(given, torch.tensor([True, False])).shape == (1, 1, 4)
     with pytest.raises(DataError, match="at other tokens"):
         embedder._added(given, torch.tensor([False, True]))
+
+
+def test_embeddings_that_cannot_be_turned(model):
+    """What a function behind the projector makes is no turned row, which the proof finds."""
+    inputs = sample("llava", 11, 1)
+    embedder = ImageEmbedder(Path(model))
+    found = image_writers.image_writers(embedder, "row", inputs)
+    names = {id(parameter): name for name, parameter in embedder.model().named_parameters()}
+    assert {names[id(each.parameter)].split(".", 1)[1] for each in found.writers} == {
+        "multi_modal_projector.linear_2.weight", "multi_modal_projector.linear_2.bias"}
+    projector = embedder.model().model.multi_modal_projector
+    plain = projector.forward
+    projector.forward = lambda features: torch.nn.functional.gelu(plain(features))
+    with pytest.raises(DataError, match="do not give turned embeddings"):
+        image_writers.image_writers(embedder, "row", inputs)
+    projector.forward = lambda features: plain(features).detach()
+    with pytest.raises(DataError, match="do not give turned embeddings"):
+        image_writers.image_writers(embedder, "row", inputs)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +179,7 @@ def test_a_compressed_head_leaves_the_embedding(tied, tmp_path):
 
 @pytest.mark.nightly
 def test_evaluation(model, rows):
-    """The perplexity of rows with images is transformers'."""
+    """The perplexity of rows with images is transformers', without the tokens that images stand for."""
     from PIL import Image
 
     processor = transformers.AutoProcessor.from_pretrained(model)
@@ -172,10 +191,26 @@ def test_evaluation(model, rows):
         given = processor(text=row["text"], images=images, return_tensors="pt")
         with torch.no_grad():
             logits = whole(**given).logits[0].double()
-        losses += torch.nn.functional.cross_entropy(logits[:-1], given["input_ids"][0, 1:], reduction="none").tolist()
+        wanted = given["input_ids"][0, 1:]
+        wanted[wanted == tiny_illustrated.IMAGE] = -100
+        losses += torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="none")[wanted >= 0].tolist()
     measured = program.run("eval", model, "--dataset", rows).json()
     assert measured["tokens"] == len(losses)
     assert measured["perplexity"] == pytest.approx(numpy.exp(numpy.mean(losses)), rel=1e-5)
+
+
+@pytest.mark.nightly
+def test_rotated_vision_part(model, rows, tmp_path):
+    """Calibrated on the original's embeddings in the turned stream; the result is evaluated with its own, the reference with its own."""
+    options = ["--dataset", rows, "--scheme", "W4A16", "--group-size", "32"]
+    found = {}
+    for quality in ("fast", "max"):
+        out = program.oneshot(model, tmp_path / quality, *options, "--quality", quality)
+        found[quality] = program.run("eval", out, "--reference", model, "--dataset", rows).json()["kl_divergence"]
+        program.run("verify", out, "--source", model)
+    assert 0 < found["max"] < 0.8 * found["fast"]
+    one = program.oneshot(model, tmp_path / "one", *options, "--quality", "max", "--memory-budget", "1GiB")
+    assert (one / "model.safetensors").read_bytes() == (tmp_path / "max" / "model.safetensors").read_bytes()
 
 
 def test_embeddings_of_another_model(model, tmp_path):

@@ -1,6 +1,7 @@
 """Rotated models compute what their originals do: transformers' logits of both, for every family."""
 
 import json
+from pathlib import Path
 
 import numpy
 import pytest
@@ -176,12 +177,50 @@ def test_images_in_the_graph(tmp_path):
 
 
 def test_images_outside_the_graph(tmp_path, monkeypatch):
-    """What another program computes and puts into the stream cannot be turned; nothing of the vision part is changed by R2."""
+    """R1 turns the projector's last linear, which the processor's images tell. Nothing of the vision part is changed by R2."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = tiny_illustrated.save(tmp_path / "model", "llava")
     outcome = rotate(model, tmp_path / "refused", code=1, rotations=["R1"])
-    assert "takes embeddings of images that are not computed in the graph; use rotations: [R2]" in outcome.error
+    assert "the checkpoint has no image processor" in outcome.error and outcome.error.endswith("; use rotations: [R2]")
     rotate(model, tmp_path / "out", rotations=["R2"])
     samples = [tiny_illustrated.sample("llava", 11, 1), tiny_illustrated.sample("llava", 9, 0)]
     assert_equal(model, tmp_path / "out", lambda folder: tiny_illustrated.their_logits(folder, samples))
     assert not any("projector" in name or "vision" in name for name in changed(model, tmp_path / "out"))
+    tiny_illustrated.save_processor(model)
+    outcome = rotate(model, tmp_path / "turned", rotations=["R1"])
+    assert "linears and experts and 2 tensors of the vision part write" in outcome.errors
+    assert_equal(model, tmp_path / "turned", lambda folder: tiny_illustrated.their_logits(folder, samples))
+    assert {name for name in changed(model, tmp_path / "turned") if "projector" in name or "vision" in name} == {
+        "multi_modal_projector.linear_2.weight", "multi_modal_projector.linear_2.bias"}
+
+
+HELPERS = Path(__file__).parents[2] / "python"
+# A stand-in for the processors, some of which need torchvision: what they would make of a made image.
+MADE_INPUTS = """
+import sys
+sys.path[:0] = {paths}
+from layerpress_data.vision_processor import VisionProcessor
+from support import tiny_illustrated
+VisionProcessor.inputs = lambda self, content, folder: (tiny_illustrated.sample("{family}", 11, 1), 1)
+"""
+
+
+@pytest.mark.parametrize("family", nightly_but(
+    ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llama4", "qwen3_vl", "qwen3_vl_moe", "paligemma",
+     "qwen2_audio"), "qwen3_vl"))
+def test_vision_parts_outside_the_graph(family, tmp_path, monkeypatch):
+    """R1 turns the weights that write images' rows, too: of several mergers, and of layers that images are added to."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    helpers = tmp_path / "python"
+    helpers.mkdir()
+    for file in HELPERS.iterdir():
+        (helpers / file.name).symlink_to(file)
+    (helpers / "prepare.py").unlink()
+    paths = [str(HELPERS), str(Path(__file__).parents[1])]
+    (helpers / "prepare.py").write_text(MADE_INPUTS.format(paths=paths, family=family) + (HELPERS / "prepare.py").read_text())
+    monkeypatch.setenv("LAYERPRESS_HELPER", str(helpers / "prepare.py"))
+    model = tiny_illustrated.save(tmp_path / "model", family)
+    rotate(model, tmp_path / "out", rotations=["R1"])
+    samples = [tiny_illustrated.sample(family, 11, 1), tiny_illustrated.sample(family, 9, 0), tiny_illustrated.sample(family, 14, 2)]
+    assert_equal(model, tmp_path / "out", lambda folder: tiny_illustrated.their_logits(folder, samples))
+    assert any("merger" in name or "projector" in name for name in changed(model, tmp_path / "out"))

@@ -30,7 +30,9 @@ TEST(Rewrite, ChangesTensorsConfigAndReaders) {
                        .parts = {"head.weight"},
                        .compute = [&computed, original] { return ++computed, original->tensor("embed.weight") * 2; },
                        .workspace_bytes = 96}};
-  changes.linears = {{1, "head.weight"}};
+  graph::Linear reader = std::get<graph::Linear>(model.traced.graph.nodes[1].operation);
+  reader.weight = "head.weight";
+  changes.operations = {{1, reader}};
   changes.config = {{"tied", false}};
   const Model changed = rewritten(model, changes);
   EXPECT_EQ(computed, 0);  // until it is loaded

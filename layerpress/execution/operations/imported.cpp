@@ -7,6 +7,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/execution/operation_execution.h"
 #include "layerpress/kernels/layers/transformer.h"
+#include "layerpress/kernels/products/hadamard.h"
 #include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::execution {
@@ -163,16 +164,23 @@ struct ImportedFunctions {
     }
   }
 
-  static at::Tensor execute(const graph::MergeImages&, const NodeRun& run) {
-    return at_images(run, [](at::Tensor& rows, const at::Tensor& places, const Batch::Embeddings& given) {
-      rows.index_copy_(0, places, given.values.to(rows.options()));
+  static at::Tensor execute(const graph::MergeImages& op, const NodeRun& run) {
+    return at_images(run, [&](at::Tensor& rows, const at::Tensor& places, const Batch::Embeddings& given) {
+      rows.index_copy_(0, places, turned(given.values, op.rotation).to(rows.options()));
     });
   }
 
   static at::Tensor execute(const graph::AddImages& op, const NodeRun& run) {
     return at_images(run, [&](at::Tensor& rows, const at::Tensor& places, const Batch::Embeddings& given) {
-      rows.index_add_(0, places, given.added.select(1, op.layer).to(rows.options()));
+      rows.index_add_(0, places, turned(given.added.select(1, op.layer), op.rotation).to(rows.options()));
     });
+  }
+
+  static at::Tensor turned(const at::Tensor& rows, const graph::ImageRotation& rotation) {
+    if (rotation.order == 0) return rows;
+    const auto seeded = static_cast<kernels::Hadamard::Seeded>(rotation.seeded);
+    return kernels::rotated(rows.to(at::kFloat).contiguous(),
+                            {.of_columns = kernels::Hadamard::of_size(rotation.order, seeded)});
   }
 
   /// The input, in which `change(rows, places, given)` has changed the rows of images.
@@ -187,18 +195,24 @@ struct ImportedFunctions {
     return rows;
   }
 
-  static std::uint64_t workspace_bytes(const graph::MergeImages&, const NodeShape& shape, const Workplace& place) {
-    return rounded_values_bytes(shape, place);
+  static std::uint64_t workspace_bytes(const graph::MergeImages& op, const NodeShape& shape, const Workplace& place) {
+    return values_bytes(op.rotation, shape, place);
   }
-  static std::uint64_t workspace_bytes(const graph::AddImages&, const NodeShape& shape, const Workplace& place) {
-    return rounded_values_bytes(shape, place);
+  static std::uint64_t workspace_bytes(const graph::AddImages& op, const NodeShape& shape, const Workplace& place) {
+    return values_bytes(op.rotation, shape, place);
   }
 
-  /// The values of a sample, rounded to the computing dtype.
-  static std::uint64_t rounded_values_bytes(const NodeShape& shape, const Workplace& place) {
+  /// The values of a sample, rounded to the computing dtype, perhaps after they were turned in fp32.
+  static std::uint64_t values_bytes(const graph::ImageRotation& rotation, const NodeShape& shape,
+                                    const Workplace& place) {
     const std::int64_t features = shape.graph.values[shape.node.output].features;
-    return static_cast<std::uint64_t>(kernels::longest_sample(shape.batch.offsets) * features) *
-           c10::elementSize(place.placement.dtype);
+    const std::int64_t rows = kernels::longest_sample(shape.batch.offsets);
+    const auto values = static_cast<std::uint64_t>(rows * features);
+    if (rotation.order == 0) return values * c10::elementSize(place.placement.dtype);
+    const auto seeded = static_cast<kernels::Hadamard::Seeded>(rotation.seeded);
+    const kernels::MatrixRotation turn{.of_columns = kernels::Hadamard::of_size(rotation.order, seeded)};
+    return values * (2 * sizeof(float) + c10::elementSize(place.placement.dtype)) +
+           kernels::rotation_workspace({rows, features}, turn);
   }
 
   static std::uint64_t workspace_bytes(const graph::Aten& op, const NodeShape& shape, const Workplace&) {

@@ -19,10 +19,6 @@ bool keeps_rows(const Operation& operation, std::size_t input) {
   return std::visit(keeps, operation);
 }
 
-bool takes_images(const Operation& operation) {
-  return std::holds_alternative<MergeImages>(operation) || std::holds_alternative<AddImages>(operation);
-}
-
 /// The norm's size; 0 if it is none whose weight readers can take.
 std::int64_t norm_size(const Operation& operation) {
   const auto* norm = std::get_if<RmsNorm>(&operation);
@@ -70,10 +66,6 @@ class StreamSearch {
     if (stream_.hindrance.empty()) stream_.hindrance = name_of(node) + " " + reason;
   }
 
-  void hinder_images(const Node& node) {
-    hinder(node, "takes embeddings of images that are not computed in the graph");
-  }
-
   /// What the value is made of.
   void follow_back(ValueId value) {
     if (graph_.is_input(value)) {
@@ -91,9 +83,9 @@ class StreamSearch {
       if (node.inputs.size() > 2) add(node.inputs[2]);
     } else if (norm_size(node.operation) > 0 || std::holds_alternative<LayerNorm>(node.operation)) {
       hinder(node, "is a norm whose result is added to the residual stream");
-    } else if (takes_images(node.operation)) {
-      hinder_images(node);
     } else {
+      if (std::holds_alternative<MergeImages>(node.operation) || std::holds_alternative<AddImages>(node.operation))
+        stream_.images.insert(n);
       bool keeps = false;
       for (std::size_t input = 0; input < node.inputs.size(); ++input) {
         if (!keeps_rows(node.operation, input)) continue;
@@ -117,8 +109,6 @@ class StreamSearch {
           follow_normed(node.output, n);
         } else if (keeps_rows(node.operation, input)) {
           add(node.output);
-        } else if (takes_images(node.operation)) {
-          hinder_images(node);
         } else if (std::holds_alternative<LayerNorm>(node.operation)) {
           hinder(node, "is a LayerNorm, which subtracts the mean of what it reads");
         } else {

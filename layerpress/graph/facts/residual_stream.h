@@ -27,7 +27,8 @@ struct ResidualStream {
   std::int64_t width = 0;
   std::vector<Writer> writers;
   std::vector<Reader> readers;
-  std::set<NodeId> norms;  ///< that readers read the stream through
+  std::set<NodeId> norms;   ///< that readers read the stream through
+  std::set<NodeId> images;  ///< MergeImages and AddImages, which put rows into it that the graph does not compute
   /// Why the rows cannot be turned, naming a module; "": they can.
   std::string hindrance;
 };

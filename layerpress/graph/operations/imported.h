@@ -67,20 +67,37 @@ struct Aten {
   TokenBytes workspace() const { return {fixed_bytes, token_bytes, pair_bytes}; }
 };
 
+/// An orthogonal matrix by which the batch's rows of images are turned, because the rows that they join are.
+struct ImageRotation {
+  std::int64_t order =
+      0;  ///< of a Hadamard matrix on each block of its diagonal (kernels/products/hadamard.h); 0: rows stay
+  std::int64_t seeded = 0;  ///< kernels::Hadamard::Seeded
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("rotation", self.order), field("seeded", self.seeded);
+  }
+  bool fits(std::int64_t features) const {
+    return order >= 0 && seeded >= 0 && seeded <= 2 && (order == 0 || features % order == 0);
+  }
+};
+
 /// The embeddings of tokens: those of images replaced by what the model's vision part makes of them, which the batch has.
 struct MergeImages {
   static constexpr const char* kKind = "merge_images";
   std::int64_t axes = 1;  ///< positions of a token in the model
+  ImageRotation rotation{};
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
-    field("axes", self.axes);
+    field("axes", self.axes), ImageRotation::visit(self.rotation, field);
   }
   void check(const NodeCheck& node) const {
     node.expect(1, {});
     node.require(node.rows(0) == Rows::kTokens, "rows are tokens");
     node.require(axes > 0 && axes <= 16, "a few positions");
+    node.require(rotation.fits(node.features(0)), "rotation divides the features");
     node.output(node.features(0));
   }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// Adds what the model's vision part makes for a layer to the hidden state at tokens of images; the batch has it.
@@ -88,16 +105,19 @@ struct AddImages {
   static constexpr const char* kKind = "add_images";
   static constexpr std::int64_t kMostLayers = 1024;
   std::int64_t layer = 0;  ///< place among those of the sample
+  ImageRotation rotation{};
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
-    field("layer", self.layer);
+    field("layer", self.layer), ImageRotation::visit(self.rotation, field);
   }
   void check(const NodeCheck& node) const {
     node.expect(1, {});
     node.require(node.rows(0) == Rows::kTokens, "rows are tokens");
     node.require(layer >= 0 && layer < kMostLayers, "a layer of a model");
+    node.require(rotation.fits(node.features(0)), "rotation divides the features");
     node.output(node.features(0));
   }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 using ImportedOperations = Family<Aten, MergeImages, AddImages>;

@@ -44,7 +44,9 @@ class TurnedTensors {
   std::string untied(graph::NodeId node, const std::string& weight, bool is_shared) {
     if (!is_shared) return weight;
     std::string own = model_.traced.graph.module_name(model_.traced.graph.nodes[node]) + ".weight";
-    if (changes_.linears.emplace(node, own).second) changes_.copies.push_back({own, weight});
+    graph::Linear linear = std::get<graph::Linear>(model_.traced.graph.nodes[node].operation);
+    linear.weight = own;
+    if (changes_.operations.emplace(node, linear).second) changes_.copies.push_back({own, weight});
     return own;
   }
 
@@ -62,6 +64,14 @@ class TurnedTensors {
     kernels::MatrixRotation& own = of(node, name).rotation;
     if (own.of_columns != nullptr && own.of_columns != rotation) refuse(name);
     own.of_columns = rotation;
+  }
+
+  /// Turns what a node takes of images.
+  void turn_images(graph::NodeId node, const graph::ImageRotation& rotation) {
+    graph::Operation operation = model_.traced.graph.nodes[node].operation;
+    if (auto* merging = std::get_if<graph::MergeImages>(&operation)) merging->rotation = rotation;
+    if (auto* adding = std::get_if<graph::AddImages>(&operation)) adding->rotation = rotation;
+    changes_.operations.insert_or_assign(node, operation);
   }
 
   void fold_norm(graph::NodeId node, const std::string& name, const graph::RmsNorm& norm) {
@@ -85,7 +95,7 @@ class TurnedTensors {
       // Linears of experts only have inputs; their outputs are other nodes'.
       if (consumers[node.output].empty() && node.output != graph.output) continue;
       for (const graph::WeightUse& use : graph::weights_of(node.operation))
-        if (tensors_.count(use.name) != 0 && handled_.count({n, use.name}) == 0 && changes_.linears.count(n) == 0)
+        if (tensors_.count(use.name) != 0 && handled_.count({n, use.name}) == 0 && changes_.operations.count(n) == 0)
           refuse(use.name);
     }
   }
@@ -216,6 +226,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     return matrix;
   }
 
+  static constexpr graph::NodeId kOutside = -1;  // a tensor's reader that is not in the graph
   static constexpr const char* kNeither = "; leave the modifier out, because R1 and R2 are both impossible here";
 
   /// R1. Returns a few words.
@@ -224,9 +235,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     const graph::ResidualStream stream = graph::residual_stream(graph);
     if (!stream.hindrance.empty())
       throw RecipeError("[recipe.check] {}: R1 would change what this model computes: {}{}", where_, stream.hindrance,
-                        of_option()                               ? ""
-                        : graph::value_heads(graph).heads.empty() ? kNeither
-                                                                  : "; use rotations: [R2]");
+                        without_stream(graph));
     const std::int64_t size = block_ > 0 ? block_ : stream.width;
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,
@@ -252,20 +261,51 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       const auto& norm = std::get<graph::RmsNorm>(graph.nodes[n].operation);
       turned.of(n, norm.weight).fill = 1 - norm.weight_offset;
     }
-    refuse_unread(model, stream.width, turned);
+    const rewrite::OutsideWriters outside = image_writers(model, stream);
+    for (const std::string& name : outside.rows) turned.turn_rows(kOutside, name, matrix, {{0, stream.width}});
+    for (const std::string& name : outside.columns) turned.turn_columns(kOutside, name, matrix);
+    for (const graph::NodeId n : stream.images)
+      turned.turn_images(n, {.order = size, .seeded = static_cast<std::int64_t>(seeded_)});
+    refuse_unread(model, stream.width, turned, outside.used);
+    const std::string images = stream.images.empty() ? ""
+                                                     : fmt::format(" and {} tensors of the vision part",
+                                                                   outside.rows.size() + outside.columns.size());
     return fmt::format(
-        "R1 of order {} turns the residual stream, which {} embeddings, linears and experts write and {} linears read",
-        size, stream.writers.size(), stream.readers.size());
+        "R1 of order {} turns the residual stream, which {} embeddings, linears and experts{} write and {} linears "
+        "read",
+        size, stream.writers.size(), images, stream.readers.size());
+  }
+
+  /// What to do without R1.
+  std::string without_stream(const graph::Graph& graph) const {
+    if (of_option()) return "";
+    return graph::value_heads(graph).heads.empty() ? kNeither : "; use rotations: [R2]";
+  }
+
+  /// The tensors that make the rows of images.
+  rewrite::OutsideWriters image_writers(const rewrite::Model& model, const graph::ResidualStream& stream) const {
+    if (stream.images.empty()) return {};
+    std::string reason = "the model is in memory";
+    try {
+      if (model.image_writers != nullptr) return model.image_writers();
+    } catch (const IoError& failure) {
+      reason = failure.what();
+    }
+    throw RecipeError(
+        "[recipe.check] {}: R1 turns the residual stream, and with it what the vision part writes into it, but which "
+        "of its weights do cannot be told ({}){}",
+        where_, reason, without_stream(model.traced.graph));
   }
 
   /// Whether --quality asks for the rotations, whose place in messages says what does without them.
   bool of_option() const { return where_.find("--quality") != std::string::npos; }
 
   /// A tensor that the graph does not read may belong to the stream, too.
-  void refuse_unread(const rewrite::Model& model, std::int64_t width, const TurnedTensors& turned) const {
+  void refuse_unread(const rewrite::Model& model, std::int64_t width, const TurnedTensors& turned,
+                     const std::set<std::string>& outside) const {
     const std::set<std::string> read = graph::weights_read(model.traced.graph);
     for (const std::string& name : model.checkpoint->names()) {
-      if (read.count(name) != 0 || turned.has(name)) continue;
+      if (read.count(name) != 0 || turned.has(name) || outside.count(name) != 0) continue;
       const std::vector<std::int64_t>& shape = model.checkpoint->spec(name).shape;
       if (std::find(shape.begin(), shape.end(), width) != shape.end())
         throw RecipeError(

@@ -29,10 +29,12 @@ namespace {
 
 class RunningModel;
 
-/// A model and its hidden states before the head, one tensor per batch.
+/// A model, its samples, and its hidden states before the head, one tensor per batch.
 struct Evaluated {
   setup::OpenedModel model;
   residency::Placement placement;
+  data::CalibrationSet samples;
+  std::vector<execution::Batch> batches;
   std::vector<at::Tensor> hidden;
   std::unique_ptr<RunningModel> running;  // refers to the others
 
@@ -43,11 +45,11 @@ struct Evaluated {
 /// A model that runs over the batches up to its head, with all objects that the run refers to.
 class RunningModel {
  public:
-  RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
+  RunningModel(Evaluated& evaluated, const RunControl& control)
       : graph_(evaluated.model.traced.graph),
         head_(graph_),
         weights_(evaluated.model.weights()),
-        context_{graph_, *weights_, evaluated.placement, batches, control, times_, alone_},
+        context_{graph_, *weights_, evaluated.placement, evaluated.batches, control, times_, alone_},
         body_(context_, setup::cut_model(evaluated.model.traced, {}), head_.hidden()) {}
   RunningModel(const RunningModel&) = delete;
   RunningModel& operator=(const RunningModel&) = delete;
@@ -127,14 +129,12 @@ StreamDifference stream_difference(const execution::BodyRun& model, const execut
 
 /// Runs the model and, if there is one, the reference, layer by layer in turn, so that only one layer's values of both
 /// are in memory.
-std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference,
-                                               const std::vector<execution::Batch>& batches,
-                                               const RunControl& control) {
+std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference, const RunControl& control) {
   std::vector<Evaluated*> models = {&model};
   if (reference != nullptr) models.push_back(reference);
   std::vector<execution::BodyRun*> bodies;
   for (Evaluated* each : models) {
-    each->running = std::make_unique<RunningModel>(*each, batches, control);
+    each->running = std::make_unique<RunningModel>(*each, control);
     bodies.push_back(&each->running->body());
   }
   bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
@@ -147,7 +147,7 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
     for (execution::BodyRun* body : bodies)
       if (s < body->size()) body->run(s);
     if (!compares || !bodies[0]->is_layer(s)) continue;
-    const StreamDifference difference = stream_difference(*bodies[0], *bodies[1], s, batches.size());
+    const StreamDifference difference = stream_difference(*bodies[0], *bodies[1], s, model.batches.size());
     if (errors.empty() && difference.is_rotation()) {
       compares = false;
       control.message(LogLevel::kInfo,
@@ -179,11 +179,17 @@ struct Sums {
   std::int64_t samples = 0, tokens = 0;
 };
 
-/// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary (images) are not text and
-/// cannot be predicted; they do not count.
+/// A sample's tokens, -1 at images, which are not text and cannot be predicted.
+at::Tensor targets_of(const execution::Batch& batch, std::size_t sample) {
+  at::Tensor ids = batch.token_ids.slice(0, batch.offsets[sample], batch.offsets[sample + 1]);
+  if (batch.embeddings.empty() || !batch.embeddings[sample].places.defined()) return ids;
+  return ids.index_fill(0, batch.embeddings[sample].places, -1);
+}
+
+/// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary are images, too; they do not count.
 void add_predictions(const at::Tensor& logs, const at::Tensor& next, Predictions& sums) {
-  const at::Tensor predictable = next.lt(logs.size(1));
-  const at::Tensor given = logs.gather(1, next.clamp_max(logs.size(1) - 1).unsqueeze(1)).squeeze(1);
+  const at::Tensor predictable = next.ge(0).logical_and(next.lt(logs.size(1)));
+  const at::Tensor given = logs.gather(1, next.clamp(0, logs.size(1) - 1).unsqueeze(1)).squeeze(1);
   const at::Tensor counted = given.masked_select(predictable);
   sums.negative_log_likelihood -= counted.to(at::kDouble).sum().item<double>();
   sums.predicted += counted.size(0);
@@ -195,29 +201,32 @@ at::Tensor log_probabilities(const at::Tensor& logits, std::int64_t first, std::
 }
 
 /// Adds one sample, in chunks of tokens so that logits stay small. On a CPU, few rows of them at a time stay in its caches.
-void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
-                std::int64_t begin, std::int64_t end, Sums& sums) {
+void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, std::size_t sample, Sums& sums) {
+  const execution::Batch& own = model.batches[batch];
+  const std::int64_t begin = own.offsets[sample], end = own.offsets[sample + 1];
+  const at::Tensor targets = targets_of(own, sample);
   constexpr std::int64_t kLeast = 16;  // an imported graph may not hold for a single token
   const bool on_cpu = model.placement.device.is_cpu();
   const std::int64_t chunk = on_cpu ? 512 : 256, step = on_cpu ? 32 : chunk + kLeast;
-  for (std::int64_t first = begin, last = begin; first < end; first = last) {
-    last = end - first < chunk + kLeast ? end : first + chunk;
+  for (std::int64_t first = begin; first < end;) {
+    const std::int64_t last = end - first < chunk + kLeast ? end : first + chunk;
     const at::Tensor logits = model.logits(batch, first, last);
     const at::Tensor others = reference == nullptr ? at::Tensor() : reference->logits(batch, first, last);
     for (std::int64_t row = first; row < last; row += step) {
       const std::int64_t count = std::min(step, last - row);
       const at::Tensor logs = log_probabilities(logits, row - first, count);
       const std::int64_t predicted = std::min(row + count, end - 1) - row;  // the sample's last token predicts nothing
-      const at::Tensor next = ids.slice(0, row + 1, row + 1 + predicted).to(logs.device());
+      const at::Tensor next = targets.slice(0, row + 1 - begin, row + 1 - begin + predicted).to(logs.device());
       if (predicted > 0) add_predictions(logs.slice(0, 0, predicted), next, sums.model);
       sums.tokens += count;
       if (reference == nullptr) continue;
       const at::Tensor wanted = log_probabilities(others, row - first, count);
       if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
-      sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, ids.slice(0, begin, end),
+      sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, own.token_ids.slice(0, begin, end),
                            row - begin);
       sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
     }
+    first = last;
   }
   ++sums.samples;
 }
@@ -237,16 +246,38 @@ std::int64_t quantize_activations(setup::OpenedModel& model) {
   return static_cast<std::int64_t>(count);
 }
 
-data::CalibrationSet load(const EvaluateOptions& options, const setup::OpenedModel& model, const RunControl& control) {
+void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Evaluated& evaluated,
+                  const RunControl& control) {
+  const setup::OpenedModel& model = evaluated.model;
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
   if (options.num_samples < 1) throw UsageError("[options] --num-samples must be positive");
   if (options.max_seq_length < 2) throw UsageError("[options] --max-seq-length must be at least 2");
-  return data::load_samples({.dataset = options.dataset,
-                             .split = options.dataset_split,
-                             .text_column = options.text_column,
-                             .num_samples = options.num_samples,
-                             .max_seq_length = options.max_seq_length},
-                            model.checkpoint->directory(), model.traced.vocab_size, control);
+  evaluated.samples = data::load_samples({.dataset = options.dataset,
+                                          .split = options.dataset_split,
+                                          .text_column = options.text_column,
+                                          .num_samples = options.num_samples,
+                                          .max_seq_length = options.max_seq_length},
+                                         model.checkpoint->directory(), model.traced.vocab_size, control);
+  setup::require_lengths(model.traced, evaluated.samples, options.dataset);
+  evaluated.batches = setup::make_batches(evaluated.samples, batch_tokens, model.traced.graph);
+}
+
+/// The reference's own vision part makes its rows of images: those of a rotated model are rotated.
+void load_reference_samples(const EvaluateOptions& options, std::int64_t batch_tokens, const Evaluated& model,
+                            Evaluated& reference, const RunControl& control) {
+  const bool has_images = std::any_of(model.batches.begin(), model.batches.end(),
+                                      [](const execution::Batch& batch) { return !batch.embeddings.empty(); });
+  if (!has_images) {
+    setup::require_lengths(reference.model.traced, model.samples, options.dataset);
+    reference.batches = model.batches;
+    return;
+  }
+  load_samples(options, batch_tokens, reference, control);
+  if (reference.samples.tokens != model.samples.tokens ||
+      reference.samples.sample_offsets != model.samples.sample_offsets)
+    throw UsageError(
+        "[options] --reference: its processor makes other tokens of {} than the model's; name its original",
+        options.dataset);
 }
 
 }  // namespace
@@ -295,21 +326,18 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   control.message(LogLevel::kInfo,
                   fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(model.placement),
                               setup::dtype_word(model.placement.dtype), threads));
-  const data::CalibrationSet set = load(options, model.model, control);
-  const graph::Graph& graph = model.model.traced.graph;
-  setup::require_lengths(model.model.traced, set, options.dataset);
-  setup::warn_beyond_context(setup::longest_sample(set), model.model.traced.max_position_embeddings, control);
-  if (reference) setup::require_lengths(reference->model.traced, set, options.dataset);
-  const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
-  const auto batches = setup::make_batches(set, batch_tokens, graph);
-  std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);
+  const std::int64_t batch_tokens =
+      setup::choose_batch_tokens(options.batch_tokens, model.model.traced.graph, model.placement.device);
+  load_samples(options, batch_tokens, model, control);
+  setup::warn_beyond_context(setup::longest_sample(model.samples), model.model.traced.max_position_embeddings, control);
+  if (reference) load_reference_samples(options, batch_tokens, model, *reference, control);
+  std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, control);
 
   Sums sums;
-  for (std::size_t b = 0; b < batches.size(); ++b)
-    for (std::size_t i = 0; i + 1 < batches[b].offsets.size(); ++i) {
+  for (std::size_t b = 0; b < model.batches.size(); ++b)
+    for (std::size_t i = 0; i + 1 < model.batches[b].offsets.size(); ++i) {
       control.check_stop();
-      add_sample(model, reference ? &*reference : nullptr, b, batches[b].token_ids, batches[b].offsets[i],
-                 batches[b].offsets[i + 1], sums);
+      add_sample(model, reference ? &*reference : nullptr, b, i, sums);
     }
   if (sums.model.predicted == 0)
     throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",

@@ -66,7 +66,7 @@ void say_unread(const Rank& rank, const setup::OpenedModel& model, const setup::
         fmt::format("{} is copied, but by config.json its module has no such parameter, and nothing is computed "
                     "with it{}",
                     parts.front(), parts.size() == 1 ? "" : fmt::format(" ({} such tensors)", parts.size())));
-  if (!source.copied.empty())
+  if (!source.copied_text.empty())
     rank.control.message(LogLevel::kInfo,
                          "copied as stored, because the model's graph does not read them: " + source.copied_text);
   std::map<std::string, std::vector<std::string>> dropped;  // by reason

@@ -18,6 +18,7 @@
 #include "layerpress/graph/facts/image_geometry.h"
 #include "layerpress/kernels/instruction_set.h"
 #include "layerpress/model/blocks/weight_names.h"
+#include "layerpress/setup/opening/helper_request.h"
 #include "layerpress/setup/opening/model_graph.h"
 #include "layerpress/setup/opening/quantized_source.h"
 #include "layerpress/setup/opening/rewriting.h"
@@ -67,6 +68,20 @@ void read_quantized_attentions(OpenedModel& opened) {
   read_attentions(quant::parse_quantization_config(config, "config.json: quantization_config"), opened);
 }
 
+/// What makes the rows of images, as a helper finds that runs the vision part.
+std::function<rewrite::OutsideWriters()> image_writers(const std::filesystem::path& folder, const RunControl& control) {
+  return [folder, control, found = std::make_shared<std::optional<rewrite::OutsideWriters>>()] {
+    if (*found) return **found;
+    const Json answer = ask_helper({"prepare.py", "[data.prepare]", {{"image_writers", folder.string()}}}, control);
+    const auto names = [&](const char* key) {
+      return json_get<std::vector<std::string>>(answer, key, "the data helper's answer");
+    };
+    const std::vector<std::string> used = names("used");
+    *found = {.rows = names("rows"), .columns = names("columns"), .used = {used.begin(), used.end()}};
+    return **found;
+  };
+}
+
 OpenedModel open_at(const std::filesystem::path& path, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
   if (choice.in_memory)
@@ -84,6 +99,8 @@ OpenedModel open_at(const std::filesystem::path& path, const ModelChoice& choice
     again.config_is_changed = true;
     return traced(changed, again, control);
   };
+  if (!choice.in_memory && graph::merging_node(opened.traced.graph) != nullptr)
+    opened.image_writers = image_writers(path, control);
   opened.stored_dtype = dtype ? *dtype : stored_dtype(opened);
   opened.keeps_codes = choice.dtype == "auto";
   const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";

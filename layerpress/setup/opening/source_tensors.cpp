@@ -98,7 +98,8 @@ Json SourceTensors::to_json() const {
   return {{"read", read}, {"copied", copied.size()}, {"copied_names", copied}, {"dropped", std::move(left_out)}};
 }
 
-SourceTensors source_tensors(const OpenedModel& model, const compression::Assignments& assignments) {
+SourceTensors source_tensors(const OpenedModel& model, const compression::Assignments& assignments,
+                             const target::Target& target) {
   SourceTensors source;
   source.dropped = dropped_heads(model, assignments);
   const std::set<std::string> read = graph::weights_read(model.traced.graph);
@@ -113,10 +114,14 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
     if (read.count(name) != 0 || read_parts.count(parts.front().name) != 0) continue;
     if (!model.source_format.empty() && source::describes_activations(name))
       source.dropped.push_back({name, "it describes quantized activations of the source, which the output has not"});
+    else if (const auto reason = target.left_out(name))
+      source.dropped.push_back({name, *reason});
     else if (std::none_of(source.dropped.begin(), source.dropped.end(), is_it))
       for (const checkpoint::StoredTensor& part : parts) source.copied.push_back(part.name);
   }
-  source.copied_text = text_of(source.copied, read);
+  std::vector<std::string> unchanged = source.copied;
+  std::erase_if(unchanged, [&](const std::string& name) { return model.rewritten.contains(name); });
+  source.copied_text = text_of(unchanged, read);
   return source;
 }
 

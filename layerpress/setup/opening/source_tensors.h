@@ -9,6 +9,7 @@
 #include "layerpress/quant/targets/matching.h"
 #include "layerpress/rewrite/rewrite.h"
 #include "layerpress/setup/opening/open_model.h"
+#include "layerpress/target/target.h"
 
 namespace layerpress::setup {
 
@@ -29,7 +30,8 @@ struct SourceTensors {
 };
 
 /// Of a model whose embeddings are not untied yet.
-SourceTensors source_tensors(const OpenedModel& model, const compression::Assignments& assignments);
+SourceTensors source_tensors(const OpenedModel& model, const compression::Assignments& assignments,
+                             const target::Target& target);
 
 /// Modules of stored weights that the graph does not read, or does not compress for want of an operation, but that a reader of
 /// the targets could take for compressed: entries for the ignore list.

@@ -11,6 +11,14 @@
 #include "layerpress/graph/weight_matrix.h"
 
 namespace layerpress::setup {
+namespace {
+
+graph::Linear reading(graph::Linear linear, const std::string& weight) {
+  linear.weight = weight;
+  return linear;
+}
+
+}  // namespace
 
 rewrite::Changes own_stored_heads(const rewrite::Model& model) {
   const graph::Graph& graph = model.traced.graph;
@@ -31,9 +39,9 @@ rewrite::Changes own_stored_heads(const rewrite::Model& model) {
     if (model.checkpoint->tensor(own).equal(
             model.checkpoint->tensor(linear->weight).to(model.checkpoint->spec(own).dtype)))
       continue;
-    changes.linears[n] = own;
+    changes.operations[n] = reading(*linear, own);
     changes.config = rewrite::untied_config(model.checkpoint->config());
-    changes.text = own + " differs from " + linear->weight + ", to which config.json ties it" + kept;
+    changes.text = fmt::format("{} differs from {}, to which config.json ties it{}", own, linear->weight, kept);
   }
   return changes;
 }
@@ -48,8 +56,9 @@ rewrite::Changes untied_embeddings(const rewrite::Model& model, const compressio
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
     if (linear == nullptr || compressed.count(linear->weight) == 0) continue;
-    changes.linears[n] = graph.module_name(graph.nodes[n]) + ".weight";
-    changes.copies.push_back({changes.linears[n], linear->weight});
+    const std::string own = graph.module_name(graph.nodes[n]) + ".weight";
+    changes.operations[n] = reading(*linear, own);
+    changes.copies.push_back({own, linear->weight});
   }
   return changes;
 }

@@ -26,8 +26,9 @@ StepCollection::StepCollection(const execution::RunContext& run, const schedule:
       for (const compression::StatisticPtr& statistic : work.owned_statistics)
         own->second.roots[std::string(statistic->name())] = work.division.owner;
   if (step.survey) {
-    execution::ExpertSurvey survey(run_.graph.values[*step.survey].features, run_.min_tokens_per_expert);
-    survey_ = &targets.surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
+    const graph::ValueId routing = step.survey->routing;
+    execution::ExpertSurvey survey(run_.graph.values[routing].features, run_.min_tokens_per_expert);
+    survey_ = &targets.surveys.insert_or_assign(routing, std::move(survey)).first->second;
   }
 }
 
@@ -58,10 +59,8 @@ void StepCollection::take_source(const compression::StatisticSource& source, con
 
 /// The router's logits arrive before the routing.
 void StepCollection::survey(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
-  if (value != *step_.survey) {
-    logits_ = x;
-    return;
-  }
+  if (value == step_.survey->logits) logits_ = x;
+  if (value != step_.survey->routing) return;
   const at::Tensor logits = std::exchange(logits_, {});
   piece.collect(value, [&] { survey_->add(logits, x); });
 }

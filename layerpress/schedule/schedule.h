@@ -22,6 +22,12 @@ struct TrialStages {
   graph::Stage tried;         ///< for each candidate: the nodes that depend on the balanced readers; keeps the outputs
 };
 
+/// What chooses the experts of a token.
+struct Router {
+  graph::ValueId logits = -1;  ///< their scores; the routing itself, where the graph has no others
+  graph::ValueId routing = -1;
+};
+
 /// All batches through a stage, and what follows.
 struct Step {
   graph::Stage stage;                      ///< up to the groups' inputs
@@ -34,7 +40,7 @@ struct Step {
   /// Statistics to collect, for the transforms, of the groups' inputs and of observed values, unless an earlier step has collected
   /// them or no modifier wants them.
   std::map<graph::ValueId, std::vector<compression::StatisticPtr>> statistics;
-  std::optional<graph::ValueId> survey;  ///< or a routing of which every expert's tokens are counted
+  std::optional<Router> survey;  ///< or a router of which every expert's tokens are counted
 
   /// Without anything to collect, a stage that keeps nothing has no purpose: what it is run for is computed again later.
   bool runs() const { return !statistics.empty() || survey || !stage.keeps.empty(); }

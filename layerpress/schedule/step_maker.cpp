@@ -106,10 +106,8 @@ void StepMaker::add_statistics(Step& step) {
 /// The values for which a step's stage is run.
 std::vector<graph::ValueId> StepMaker::wanted_in(const Step& step) const {
   std::vector<graph::ValueId> values;
-  if (step.survey) {
-    const graph::Node& route = graph_.nodes[graph_.values[*step.survey].producer];
-    values = {route.inputs[0], *step.survey};
-  }
+  if (step.survey) values.push_back(step.survey->logits);
+  if (step.survey && step.survey->routing != step.survey->logits) values.push_back(step.survey->routing);
   for (const graph::ValueId collected : statistics_used(step, request_.assignments))
     for (const graph::ValueId value : demand_.statistics().sources(collected))
       if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
@@ -172,10 +170,10 @@ bool StepMaker::add_survey(std::size_t first, std::vector<Step>& steps) {
       if (!std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation) ||
           !selects_for_statistics(steps[i], graph_.nodes[n]))
         continue;
-      const graph::ValueId routing = graph_.nodes[n].inputs[2];
-      if (!surveyed_.insert(routing).second) continue;
+      const std::vector<graph::ValueId>& inputs = graph_.nodes[n].inputs;
+      if (!surveyed_.insert(inputs[2]).second) continue;
       Step survey;
-      survey.survey = routing;
+      survey.survey = {.logits = inputs[1], .routing = inputs[2]};
       steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(i), std::move(survey));
       return true;
     }

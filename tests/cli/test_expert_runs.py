@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from support import planned_runs, program, tiny_models
+from support import any_model, planned_runs, program, tiny_models
 from support.planned_runs import MIB, Measured, plan
 from support.random_kills import Undisturbed, resume_and_compare, survive_kills
 from support.selection import nightly_but
@@ -128,3 +128,20 @@ def test_nothing_is_said_where_nothing_is_filled_up(model, results):
     for options in ([], [ROUTED, "--min-tokens-per-expert", "1"]):
         summary, lines = run_with_summary(model, results, *options)
         assert summary["filled_experts"] == 0 and lines == []
+
+
+@pytest.mark.parametrize("family", nightly_but(["glm4_moe", "hunyuan_v1_moe", "ernie4_5_moe", "nemotron_h"], "glm4_moe"))
+def test_routers_that_compute_in_fp32(family, tmp_path, monkeypatch):
+    """In a bf16 model they are no linears of the graph, which then has no scores beside the routing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = any_model.save(tmp_path / "model", family, torch.bfloat16)
+    tokens = program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples([40, 64, 30], 250))
+    options = ["--scheme", "W8A8", "--dataset", tokens, ROUTED]
+    counts = {}
+    for least in (1, 50):
+        out = tmp_path / f"least {least}"
+        program.oneshot(model, out, *options, "--min-tokens-per-expert", least, "--summary", tmp_path / "summary.json")
+        modules = json.loads((tmp_path / "summary.json").read_text())["modules"]
+        counts[least] = {each["module"]: each["tokens"] for each in modules if ".experts." in each["module"]}
+        program.run("verify", out, "--source", model)
+    assert counts[1] and min(counts[1].values()) < 50 <= min(counts[50].values())

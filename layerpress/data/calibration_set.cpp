@@ -31,6 +31,27 @@ std::int64_t CalibrationSet::counted_tokens() const {
   return loss_mask.empty() ? token_count() : std::accumulate(loss_mask.begin(), loss_mask.end(), std::int64_t{0});
 }
 
+std::vector<std::int64_t> CalibrationSet::take_shorter(std::int64_t least) {
+  std::vector<std::int64_t> taken;
+  CalibrationSet left;
+  for (std::int64_t i = 0; i < sample_count(); ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    const std::int64_t begin = sample_offsets[place], end = sample_offsets[place + 1];
+    if (end - begin < least) {
+      taken.push_back(places.empty() ? i : places[place]);
+      continue;
+    }
+    left.tokens.insert(left.tokens.end(), tokens.begin() + begin, tokens.begin() + end);
+    left.sample_offsets.push_back(static_cast<std::int64_t>(left.tokens.size()));
+    if (!images.empty()) left.images.push_back(images[place]);
+    if (!loss_mask.empty())
+      left.loss_mask.insert(left.loss_mask.end(), loss_mask.begin() + begin, loss_mask.begin() + end);
+    if (!places.empty()) left.places.push_back(places[place]);
+  }
+  if (!taken.empty()) *this = std::move(left);
+  return taken;
+}
+
 std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens, std::int64_t image_rows) {
   if (batch_tokens <= 0) throw InternalError("[data.pack] batches of {} tokens", batch_tokens);
   std::vector<BatchRange> batches;

@@ -25,6 +25,9 @@ struct CalibrationSet {
   std::int64_t token_count() const { return sample_offsets.back(); }
   /// Tokens that count.
   std::int64_t counted_tokens() const;
+  /// Takes out the samples with fewer tokens. Returns their places among those of all ranks, or, where these are not known yet, among the
+  /// set's own.
+  std::vector<std::int64_t> take_shorter(std::int64_t least);
   std::int64_t image_count(std::int64_t sample) const {
     return images.empty() ? 0 : images.at(static_cast<std::size_t>(sample)).count();
   }

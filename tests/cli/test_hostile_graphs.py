@@ -117,7 +117,7 @@ def test_a_weight_taken_for_integers(small, graph_folder, tmp_path):
 
 
 @pytest.mark.parametrize("least, most, fragments", [(2, 7, ["sample 1 (from 1) has 8 tokens", "holds for 2 to 7", "--max-seq-length 7"]),
-                                                    (9, None, ["sample 1 (from 1) has 8 tokens", "needs at least 9"])])
+                                                    (9, None, ["all samples have fewer than the 9 tokens"])])
 def test_lengths_that_the_graph_does_not_hold_for(small, graph_folder, tmp_path, least, most, fragments):
     (graph_folder / "graph.json").write_text(json.dumps({**GRAPH, "least_tokens": least, "most_tokens": most}))
     refused(small, tmp_path, fragments)
@@ -152,3 +152,15 @@ def test_ten_million_nodes(small, graph_folder, size, fragment):
     errors, seconds, most = run_limited(small)
     assert fragment in errors and "graph.json" in errors
     assert seconds < 20 and most < MOST_KIB
+
+
+def test_samples_that_are_too_short_are_left_out(small, graph_folder, tmp_path):
+    """A row of one token, such as an empty text behind a token for the beginning, does not end a run."""
+    (graph_folder / "graph.json").write_text(json.dumps({**GRAPH, "least_tokens": 2}))
+    options = ["--model-graph", "export", "--scheme", "W8A8", "--dataset"]
+    rows = program.write_samples(tmp_path / "rows.jsonl", [range(1, 9), [1], range(2, 8)])
+    outcome = program.run("oneshot", small, "--output", tmp_path / "out", *options, rows)
+    assert "rows.jsonl: one sample is left out, because the model's imported graph holds for samples of 2 tokens and more" in outcome.errors
+    rows = program.write_samples(tmp_path / "without.jsonl", [range(1, 9), range(2, 8)])
+    program.oneshot(small, tmp_path / "other", *options, rows)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "other/model.safetensors").read_bytes()

@@ -58,6 +58,24 @@ TEST(PackBatches, FillsBatchesInOrder) {
   EXPECT_EQ(batch_ends(pack_batches(set, 60)), (Order{7, 8}));
 }
 
+TEST(CalibrationSet, ShortSamplesAreTakenOut) {
+  CalibrationSet set = set_with_lengths({3, 1, 2, 1});
+  std::iota(set.tokens.begin(), set.tokens.end(), 0);
+  set.loss_mask = {1, 0, 1, 0, 1, 1, 0};
+  set.places = {5, 2, 7, 0};
+  CalibrationSet same = set;
+  EXPECT_TRUE(same.take_shorter(1).empty());
+  EXPECT_EQ(same.tokens, set.tokens);
+  EXPECT_EQ(set.take_shorter(2), (Order{2, 0}));
+  EXPECT_EQ(set.tokens, (std::vector<std::int32_t>{0, 1, 2, 4, 5}));
+  EXPECT_EQ(set.sample_offsets, (Order{0, 3, 5}));
+  EXPECT_EQ(set.loss_mask, (std::vector<std::uint8_t>{1, 0, 1, 1, 1}));
+  EXPECT_EQ(set.places, (Order{5, 7}));
+  set.places.clear();
+  EXPECT_EQ(set.take_shorter(9), (Order{0, 1}));
+  EXPECT_EQ(set.sample_count(), 0);
+}
+
 TEST(PackBatches, NothingGivesNoBatches) {
   EXPECT_TRUE(pack_batches(CalibrationSet(), 10).empty());
   EXPECT_THROW(pack_batches(CalibrationSet(), 0), InternalError);

@@ -83,11 +83,35 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
   return data::load_partition(dataset, model, setup.model.traced.vocab_size, loaders, control);
 }
 
+/// Leaves out samples that are too short for the model, and numbers the others of all ranks without gaps.
+void leave_out_short(const model::TracedModel& model, const std::string& dataset, data::CalibrationSet& set,
+                     dist::Group& group, const RunControl& control) {
+  const std::int64_t least = setup::least_tokens(model);
+  if (least == 1) return;
+  const std::vector<std::int64_t> own = set.take_shorter(least);
+  std::vector<std::int64_t> removed;
+  std::int64_t left = 0;
+  for (const std::string& text : group.all_gather_text(Json{set.sample_count(), own}.dump())) {
+    const Json counts = Json::parse(text);
+    left += counts[0].get<std::int64_t>();
+    removed.insert(removed.end(), counts[1].begin(), counts[1].end());
+  }
+  if (removed.empty()) return;
+  if (left == 0)
+    throw DataError(
+        "[data] {}: all samples have fewer than the {} tokens that the model's imported graph needs; pass longer texts",
+        dataset, least);
+  for (std::int64_t& place : set.places)
+    place -= std::count_if(removed.begin(), removed.end(), [&](std::int64_t gone) { return gone < place; });
+  if (group.is_first()) control.message(LogLevel::kWarning, setup::short_samples_text(removed.size(), least, dataset));
+}
+
 }  // namespace
 
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   data::CalibrationSet set = read_set(options, setup, division, group, control);
+  leave_out_short(setup.model.traced, options.dataset, set, group, control);
   setup::require_lengths(setup.model.traced, set, options.dataset);
   return set;
 }

@@ -246,6 +246,11 @@ std::int64_t quantize_activations(setup::OpenedModel& model) {
   return static_cast<std::int64_t>(count);
 }
 
+[[noreturn]] void refuse_short_texts(const EvaluateOptions& options) {
+  throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
+                  options.dataset);
+}
+
 void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Evaluated& evaluated,
                   const RunControl& control) {
   const setup::OpenedModel& model = evaluated.model;
@@ -258,6 +263,10 @@ void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Eva
                                           .num_samples = options.num_samples,
                                           .max_seq_length = options.max_seq_length},
                                          model.checkpoint->directory(), model.traced.vocab_size, control);
+  const std::int64_t least = setup::least_tokens(model.traced);
+  if (const std::size_t removed = evaluated.samples.take_shorter(least).size(); removed > 0)
+    control.message(LogLevel::kWarning, setup::short_samples_text(removed, least, options.dataset));
+  if (evaluated.samples.sample_count() == 0) refuse_short_texts(options);
   setup::require_lengths(model.traced, evaluated.samples, options.dataset);
   evaluated.batches = setup::make_batches(evaluated.samples, batch_tokens, model.traced.graph);
 }
@@ -339,9 +348,7 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
       control.check_stop();
       add_sample(model, reference ? &*reference : nullptr, b, i, sums);
     }
-  if (sums.model.predicted == 0)
-    throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
-                    options.dataset);
+  if (sums.model.predicted == 0) refuse_short_texts(options);
   require_numbers(sums.model, options.model);
   if (reference) require_numbers(sums.reference, options.reference);
   result.perplexity = sums.model.perplexity();

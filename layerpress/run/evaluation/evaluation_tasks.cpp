@@ -24,8 +24,9 @@ void check_tasks(const EvaluateOptions& options) {
     throw UsageError("[options] --engine: unknown value '{}'; {}", options.engine,
                      nearest_or_all(options.engine, {"transformers", "vllm"}));
   if (options.limit < 0) throw UsageError("[options] --limit: {} is negative", options.limit);
-  if (options.tasks.empty() && (options.limit > 0 || !options.task_folder.empty()))
-    throw UsageError("[options] --limit and --task-folder require --tasks");
+  if (options.tasks.empty() &&
+      (options.limit > 0 || !options.task_folder.empty() || options.engine != EvaluateOptions().engine))
+    throw UsageError("[options] --limit, --task-folder and --engine require --tasks");
 }
 
 Json run_tasks(const EvaluateOptions& options, const RunControl& control) {

@@ -163,8 +163,10 @@ class AttentionPlanner {
   /// A cache of which some layers have no scales would be served with scales of one.
   void require_all_seen(const compression::Quantizer& modifier) const {
     if (assignments_.attentions.empty())
-      throw RecipeError("[recipe.check] {}: kv_cache_scheme: {} has no attention whose keys and values are cached",
-                        modifier.type(), model_.architecture);
+      throw RecipeError(
+          "[recipe.check] {}: kv_cache_scheme: {} has no attention whose keys and values a quantized cache can hold; "
+          "{}",
+          modifier.type(), model_.architecture, kWithout);
     std::set<std::string> seen;
     for (const graph::Node& node : graph_.nodes)
       if (graph::cached_attention(node.operation) || std::holds_alternative<graph::VisionAttention>(node.operation))
@@ -178,10 +180,14 @@ class AttentionPlanner {
         if (found->second.count(key) != 0)
           throw RecipeError(
               "[recipe.check] {}: kv_cache_scheme: its keys and values are computed inside fused operators, where "
-              "ranges cannot be measured; leave kv_cache_scheme out",
-              module.name);
+              "ranges cannot be measured; {}",
+              module.name, kWithout);
     }
   }
+
+  static constexpr const char* kWithout =
+      "leave kv_cache_scheme out, and for --scheme nvfp4-fp8, which asks for it, write a recipe with its groups alone "
+      "(docs/recipes/nvfp4.md)";
 
   const OpenedModel& model_;
   const graph::Graph& graph_;

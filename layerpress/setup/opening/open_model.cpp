@@ -364,7 +364,7 @@ std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std:
 std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets,
                                        std::int64_t targets_per_subgraph) {
   if (targets_per_subgraph < 1 || targets_per_subgraph > 1'000'000)
-    throw UsageError("[options] --sequential-targets-per-subgraph must be positive");
+    throw UsageError("[options] --sequential-targets-per-subgraph must be from 1 to 1000000");
   const std::vector<std::string>& names = targets.empty() ? model.default_sequential_targets : targets;
   const quant::TargetList list(names, "--sequential-targets");
   const std::set<graph::ModuleId> experts = routed_experts(model.graph);

@@ -8,14 +8,25 @@
 
 namespace layerpress::setup {
 
+std::int64_t least_tokens(const model::TracedModel& model) {
+  std::int64_t least = 1;
+  for (const graph::Node& node : model.graph.nodes)
+    if (const auto* program = std::get_if<graph::Aten>(&node.operation)) least = std::max(least, program->least_tokens);
+  return least;
+}
+
+std::string short_samples_text(std::size_t count, std::int64_t least, const std::string& dataset) {
+  return fmt::format(
+      "[data] {}: {} left out, because the model's imported graph holds for samples of {} tokens and more", dataset,
+      count == 1 ? "one sample is" : fmt::format("{} samples are", count), least);
+}
+
 void require_lengths(const model::TracedModel& model, const data::CalibrationSet& set, const std::string& dataset) {
-  std::int64_t least = 1, most = model.most_tokens;
-  for (const graph::Node& node : model.graph.nodes) {
-    const auto* program = std::get_if<graph::Aten>(&node.operation);
-    if (program == nullptr) continue;
-    least = std::max(least, program->least_tokens);
-    if (program->most_tokens > 0 && (most == 0 || program->most_tokens < most)) most = program->most_tokens;
-  }
+  const std::int64_t least = least_tokens(model);
+  std::int64_t most = model.most_tokens;
+  for (const graph::Node& node : model.graph.nodes)
+    if (const auto* program = std::get_if<graph::Aten>(&node.operation))
+      if (program->most_tokens > 0 && (most == 0 || program->most_tokens < most)) most = program->most_tokens;
   for (std::int64_t i = 0; i < set.sample_count(); ++i) {
     const std::int64_t length = set.sample_offsets[i + 1] - set.sample_offsets[i];
     if (most > 0 && length > most)

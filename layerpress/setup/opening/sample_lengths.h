@@ -9,6 +9,12 @@
 
 namespace layerpress::setup {
 
+/// The least number of tokens of a sample that the imported graph holds for.
+std::int64_t least_tokens(const model::TracedModel& model);
+
+/// "3 samples of DATASET are left out, because ..."
+std::string short_samples_text(std::size_t count, std::int64_t least, const std::string& dataset);
+
 /// Throws DataError, which names the sample and what to do, if a sample of `dataset` has more or fewer tokens than the
 /// imported graph holds for.
 void require_lengths(const model::TracedModel& model, const data::CalibrationSet& set, const std::string& dataset);

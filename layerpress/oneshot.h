@@ -162,7 +162,8 @@ struct OneshotOptions {
     field("report", self.report,
           "draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)");
     field("imatrix", self.imatrix,
-          "write the calibration data's importance file, as llama-imatrix does, for any run with data");
+          "write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that "
+          "GGUF has names for");
   }
 };
 

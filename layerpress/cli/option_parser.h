@@ -27,6 +27,7 @@ void add_options(CLI::App& command, Options& options) {
       command.add_option(option, value, shown)->delimiter(',')->type_name("TEXT ...")->group(group);
     } else {
       CLI::Option* added = command.add_option(option, value, help)->group(group);
+      added->check([](const std::string& text) { return std::string(text.empty() ? "the value is empty" : ""); }, "");
       if constexpr (std::is_same_v<Field, std::string>) {
         if (!value.empty()) added->capture_default_str();
       } else if (value != Field{}) {

@@ -129,7 +129,7 @@ def oneshot(
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
     report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
-    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data
+    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
 ) -> Any: ...
 def plan(
     model: Any,
@@ -215,7 +215,7 @@ def plan(
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
     report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
-    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data
+    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
 ) -> Plan: ...
 def mixed_precision(
     model: Any,
@@ -300,7 +300,7 @@ def mixed_precision(
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
     report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
-    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data
+    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
 ) -> MixedPrecision: ...
 def evaluate(
     model: str | PathLike[str],
@@ -373,7 +373,7 @@ def inspect(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     timeout: int | None = None,  # with --sensitivity: seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # with --sensitivity: write a JSON summary to this file
-    imatrix: str | None = None,  # with --plan: write the calibration data's importance file, as llama-imatrix does, for any run with data
+    imatrix: str | None = None,  # with --plan: write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
 ) -> Report: ...
 def picture(
     model: str | PathLike[str],

@@ -13,4 +13,4 @@ def main() -> None:
         sys.exit(f"error: {error}")
     os.environ.setdefault("LAYERPRESS_PYTHON", sys.executable)
     os.environ.update(installed_torch.environment())
-    os.execv(program, [str(program), *sys.argv[1:]])
+    os.execv(program, sys.argv)  # under its own name, which messages quote

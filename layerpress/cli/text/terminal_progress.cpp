@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "layerpress/base/error.h"
@@ -28,7 +29,7 @@ std::string bar(std::uint64_t done, std::uint64_t total) {
 }
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  const std::int64_t whole = std::llround(seconds);
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
@@ -80,7 +81,7 @@ void TerminalProgress::draw() {
 }
 
 void TerminalProgress::on_message(LogLevel level, const std::string& text) {
-  if (level < level_) return;
+  if (level < level_ || (level == LogLevel::kWarning && !warnings_.insert(text).second)) return;
   erase();
   const std::string name = kLevelNames[static_cast<std::size_t>(level)];
   const std::string head = level == LogLevel::kWarning ? styled(name + ":", Style::kYellow, STDERR_FILENO)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "layerpress/base/progress.h"
@@ -26,6 +27,7 @@ class TerminalProgress : public EventSink {
   std::string time_left() const;
 
   LogLevel level_;
+  std::set<std::string> warnings_;  // each is printed once: runs that measure first read their data twice
   bool bars_;
   bool drawn_ = false;
   std::uint64_t step_done_ = 0, step_total_ = 0, phase_done_ = 0, phase_total_ = 0;

@@ -51,8 +51,7 @@ void check_vocabulary(const CalibrationSet& set, const std::vector<std::int64_t>
   const std::int64_t sample = next - set.sample_offsets.begin() - 1;
   throw DataError(
       "[data] {}: sample {} (from 1{}) has token id {}, but the model's vocabulary has {} tokens; prepare the data "
-      "with "
-      "this model's tokenizer",
+      "with this model's tokenizer",
       options.dataset, 1 + (numbers == nullptr ? sample : numbers->at(static_cast<std::size_t>(sample))),
       options.shuffle ? ", as they are shuffled" : "", *outside, vocabulary_size);
 }

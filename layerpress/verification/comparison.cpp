@@ -241,7 +241,10 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
   // One scale for a row or for all of them leaves 2 bits so coarse that moving towards the original's outputs may change them beyond recognition.
   const bool is_coarse = follows_original && weight.bits <= 2 && weight.group_size == weight.columns;
   const auto report = [&](const std::string& what) {
-    is_coarse ? findings.warning("source", module, what) : findings.fault("source", module, what);
+    if (is_coarse)
+      findings.warning("source", module, what);
+    else
+      findings.fault("source", module, what);
   };
   const std::string rows_off = fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
                                            weight.rows, foreign.first_row);

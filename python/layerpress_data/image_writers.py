@@ -12,6 +12,7 @@ import torch
 
 from .errors import DataError
 from .image_embedder import ImageEmbedder
+from .settings_file import read_json_object
 
 _PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Embedding", "Convolution", "Mkldnn")
 _VIEWS = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "UnsafeView", "Expand", "Unsqueeze", "Squeeze", "ToCopy", "Alias")
@@ -45,20 +46,26 @@ def image_writers(embedder: ImageEmbedder, place: str, inputs) -> Writers:
 
 def stored_names(parameters: dict[str, torch.nn.Parameter], directory: Path) -> dict[str, str]:
     """The names that the checkpoint has for parameters, by their names in the model; without those that it has in another form. Which
-    tensor it is, its values tell."""
+    tensor it is, its values tell: of those of the same shape, the first whose name ends alike."""
     from safetensors import safe_open
 
+    files = {path.name: safe_open(path, "pt") for path in _weight_files(directory)}
+    stored = [(tuple(file.get_slice(name).get_shape()), name, file) for file in files.values() for name in file.keys()]
     found: dict[str, str] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        with safe_open(path, "pt") as tensors:
-            for stored in tensors.keys():
-                shape = tuple(tensors.get_slice(stored).get_shape())
-                for name, parameter in parameters.items():
-                    if shape != tuple(parameter.shape) or not _is_nearer(name, stored, found.get(name, "")):
-                        continue
-                    if torch.equal(tensors.get_tensor(stored).to(parameter.dtype), parameter.detach()):
-                        found[name] = stored
+    for name, parameter in parameters.items():
+        alike = [(_common_parts(name, own), own, file) for shape, own, file in stored if shape == tuple(parameter.shape)]
+        for _, own, file in sorted(alike, key=lambda each: -each[0]):
+            if torch.equal(file.get_tensor(own).to(parameter.dtype), parameter.detach()):
+                found[name] = own
+                break
     return found
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if (directory / "model.safetensors").is_file() or not index.is_file():
+        return [directory / "model.safetensors"]
+    return [directory / Path(name).name for name in sorted({str(name) for name in read_json_object(index)["weight_map"].values()})]
 
 
 def answer(directory: Path) -> dict[str, Any]:
@@ -181,10 +188,7 @@ def _prove(writers: list[Writer], before: list[torch.Tensor], embedder: ImageEmb
             raise DataError("turned weights of the vision part do not give turned embeddings")
 
 
-def _is_nearer(name: str, stored: str, found: str) -> bool:
-    """Whether `stored` ends like `name` in more parts than `found` does, and at least in the last one."""
-    def common(other: str) -> int:
-        pairs = list(zip(reversed(name.split(".")), reversed(other.split("."))))
-        return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
-
-    return common(stored) > common(found)
+def _common_parts(name: str, other: str) -> int:
+    """How many parts both names have in common at their ends."""
+    pairs = list(zip(reversed(name.split(".")), reversed(other.split("."))))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))

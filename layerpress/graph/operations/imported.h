@@ -69,8 +69,7 @@ struct Aten {
 
 /// An orthogonal matrix by which the batch's rows of images are turned, because the rows that they join are.
 struct ImageRotation {
-  std::int64_t order =
-      0;  ///< of a Hadamard matrix on each block of its diagonal (kernels/products/hadamard.h); 0: rows stay
+  std::int64_t order = 0;   ///< of the kernels::Hadamard in each block of its diagonal; 0: rows stay
   std::int64_t seeded = 0;  ///< kernels::Hadamard::Seeded
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {

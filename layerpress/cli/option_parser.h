@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -12,6 +14,19 @@
 #include "layerpress/cli/option_groups.h"
 
 namespace layerpress::cli {
+
+/// What the parser would take without a word: no value, as of an unset variable, and numbers that do not fit, which it would change.
+template <typename Field>
+std::string fault_of_value(const std::string& text) {
+  if (text.empty()) return "the value is empty";
+  if constexpr (std::is_integral_v<Field>) {
+    if (std::is_unsigned_v<Field> && text.starts_with('-')) return text + " is negative";
+    Field number{};
+    if (std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc::result_out_of_range)
+      return text + " is too large a number";
+  }
+  return "";
+}
 
 /// Adds a command-line option with its help and default for each field that Options::visit lists.
 template <typename Options>
@@ -27,7 +42,7 @@ void add_options(CLI::App& command, Options& options) {
       command.add_option(option, value, shown)->delimiter(',')->type_name("TEXT ...")->group(group);
     } else {
       CLI::Option* added = command.add_option(option, value, help)->group(group);
-      added->check([](const std::string& text) { return std::string(text.empty() ? "the value is empty" : ""); }, "");
+      added->check(fault_of_value<Field>, "");
       if constexpr (std::is_same_v<Field, std::string>) {
         if (!value.empty()) added->capture_default_str();
       } else if (value != Field{}) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,12 @@ def image_writers(request: dict[str, Any]) -> dict[str, list[str]]:
 
 def prepare(request: Request) -> dict[str, int]:
     """Executes `request` and returns the summary."""
-    from .checkpoint_tokenizer import load_tokenizer
     from .dataset import open_dataset
     from .samples import collect_samples, selected_rows
     from .token_file import write_token_file
 
     source, split = open_dataset(request)
-    tokenizer = load_tokenizer(request.model_directory)
+    tokenizer = _Tokenizer(request.model_directory)
     images = _images(request)
     samples = collect_samples(selected_rows(source, split, request), source, tokenizer, request, images)
     if not samples.tokens and request.rows is None:
@@ -62,6 +62,22 @@ def prepare(request: Request) -> dict[str, int]:
     if request.rows is not None:
         return {**summary, "rows": samples.rows}
     return {**summary, "requested": request.num_samples}
+
+
+class _Tokenizer:
+    """The checkpoint's, loaded when the first text arrives: rows of token ids need none."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+
+    @cached_property
+    def _loaded(self):
+        from .checkpoint_tokenizer import load_tokenizer
+
+        return load_tokenizer(self._directory)
+
+    def __getattr__(self, name: str):
+        return getattr(self._loaded, name)
 
 
 def _images(request: Request):

@@ -131,6 +131,8 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
     (["--max-shard-size", "0"], ["--max-shard-size"]), (["--batch-tokens", "-5"], ["--batch-tokens"]),
     (["--num-calibration-samples", "0"], ["--num-calibration-samples"]), (["--max-seq-length", "0"], ["--max-seq-length"]),
     (["--sequential-targets", "NoSuchLayer"], ["NoSuchLayer"]), (["--observer", "median"], ["median"]),
+    (["--threads", ""], ["--threads: the value is empty"]), (["--push", ""], ["--push: the value is empty"]),
+    (["--seed", "-1"], ["--seed: -1 is negative"]), (["--batch-tokens", "9" * 23], ["--batch-tokens: 9999", "is too large a number"]),
 ])
 def test_options(options, fragments, model, refused, samples):
     how = ["--dataset", samples] + (["--group-size", "32"] if "--group-size" not in options and "--scheme" not in options else [])

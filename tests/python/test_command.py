@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from layerpress_data import command
+from layerpress_data.errors import DataError
 from support.program import REPOSITORY
 
 SCRIPT = REPOSITORY / "python" / "prepare.py"
@@ -105,3 +107,17 @@ def test_memory_of_a_real_run(real_checkpoint, tmp_path):
     command = [sys.executable, "-c", code, str(SCRIPT), json.dumps(request)]
     kibibytes = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert kibibytes < 150 * 1024
+
+
+def test_token_ids_need_no_tokenizer(tmp_path):
+    """Faults of the data are named first, too."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "rows.jsonl").write_text('{"input_ids": [5, 6, 7], "text": null}\n')
+    request = {"model": str(tmp_path / "model"), "output": str(tmp_path / "out.safetensors")}
+    assert command.answer({**request, "dataset": str(tmp_path / "rows.jsonl")}, None)["tokens"] == 3
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="has no rows"):
+        command.answer({**request, "dataset": str(tmp_path / "empty.jsonl")}, None)
+    (tmp_path / "texts.jsonl").write_text('{"text": "some"}\n')
+    with pytest.raises(DataError, match="tokenizer"):
+        command.answer({**request, "dataset": str(tmp_path / "texts.jsonl")}, None)

@@ -1,6 +1,8 @@
 """Rotated models compute what their originals do: transformers' logits of both, for every family."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy
@@ -205,22 +207,42 @@ VisionProcessor.inputs = lambda self, content, folder: (tiny_illustrated.sample(
 """
 
 
+@pytest.fixture
+def made_inputs(tmp_path, monkeypatch):
+    """Makes the helper take a family's made inputs."""
+    def use(family):
+        helpers = tmp_path / "python"
+        helpers.mkdir()
+        for file in HELPERS.iterdir():
+            (helpers / file.name).symlink_to(file)
+        (helpers / "prepare.py").unlink()
+        paths = [str(HELPERS), str(Path(__file__).parents[1])]
+        (helpers / "prepare.py").write_text(MADE_INPUTS.format(paths=paths, family=family) + (HELPERS / "prepare.py").read_text())
+        monkeypatch.setenv("LAYERPRESS_HELPER", str(helpers / "prepare.py"))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return use
+
+
 @pytest.mark.parametrize("family", nightly_but(
     ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llama4", "qwen3_vl", "qwen3_vl_moe", "paligemma",
      "qwen2_audio"), "qwen3_vl"))
-def test_vision_parts_outside_the_graph(family, tmp_path, monkeypatch):
+def test_vision_parts_outside_the_graph(family, tmp_path, made_inputs):
     """R1 turns the weights that write images' rows, too: of several mergers, and of layers that images are added to."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    helpers = tmp_path / "python"
-    helpers.mkdir()
-    for file in HELPERS.iterdir():
-        (helpers / file.name).symlink_to(file)
-    (helpers / "prepare.py").unlink()
-    paths = [str(HELPERS), str(Path(__file__).parents[1])]
-    (helpers / "prepare.py").write_text(MADE_INPUTS.format(paths=paths, family=family) + (HELPERS / "prepare.py").read_text())
-    monkeypatch.setenv("LAYERPRESS_HELPER", str(helpers / "prepare.py"))
+    made_inputs(family)
     model = tiny_illustrated.save(tmp_path / "model", family)
     rotate(model, tmp_path / "out", rotations=["R1"])
     samples = [tiny_illustrated.sample(family, 11, 1), tiny_illustrated.sample(family, 9, 0), tiny_illustrated.sample(family, 14, 2)]
     assert_equal(model, tmp_path / "out", lambda folder: tiny_illustrated.their_logits(folder, samples))
     assert any("merger" in name or "projector" in name for name in changed(model, tmp_path / "out"))
+
+
+@pytest.mark.nightly
+def test_a_file_without_the_vision_part(tmp_path, made_inputs):
+    """A GGUF has the language model alone, which the original's vision part would no longer fit."""
+    made_inputs("llava")
+    model = tiny_illustrated.save(tmp_path / "model", "llava", vocab_size=49152)
+    shutil.copy(Path(os.environ["LAYERPRESS_TEST_MODEL"]) / "tokenizer.json", model)
+    rounding = {"QuantizationModifier": {"scheme": "Q4_0", "targets": ["Linear"], "ignore": ["lm_head"]}}
+    outcome = rotate(model, tmp_path / "out.gguf", code=1, more=rounding, rotations=["R1"])
+    assert "the original's vision part would not fit it; use rotations: [R2]" in outcome.error

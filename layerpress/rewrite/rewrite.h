@@ -18,7 +18,7 @@ namespace layerpress::rewrite {
 struct OutsideWriters {
   std::vector<std::string> rows{};     ///< the stream's features are their first dimension
   std::vector<std::string> columns{};  ///< the stream's features are their last dimension
-  std::set<std::string> used{};        ///< all that take part, as far as the stream's width is one of their sizes
+  std::set<std::string> used{};  ///< those and others of the vision part, which write nothing else into the stream
 };
 
 /// A model before any of its tensors is read.

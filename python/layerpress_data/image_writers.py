@@ -69,8 +69,9 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def answer(directory: Path) -> dict[str, Any]:
-    """The writers' names in the checkpoint, those that have the features as rows and those that have them as columns, and the names of all
-    weights that a run with an image uses, as far as they have the stream's width."""
+    """The writers' names in the checkpoint, those that have the features as rows and those that have them as columns, and the names of the
+    weights that write nothing else into the stream: those that a run with an image uses, as far as they have the stream's width, or all, where
+    there is nothing but images (a layer or a pooling behind the last features that are taken takes no part)."""
     from PIL import Image
 
     from .content import Content, Kind
@@ -82,7 +83,8 @@ def answer(directory: Path) -> dict[str, Any]:
     embedder = processor.embedder
     found = image_writers(embedder, content.place, processor.inputs(content, None)[0])
     names = {id(parameter): name for name, parameter in embedder.model().named_parameters()}
-    every = {names[id(parameter)]: parameter for parameter in (*found.used, *(each.parameter for each in found.writers))}
+    known = found.used if getattr(embedder.model().config, "audio_config", None) is not None else embedder.model().parameters()
+    every = {names[id(parameter)]: parameter for parameter in (*known, *(each.parameter for each in found.writers))}
     stored = stored_names(every, directory)
     lost = next((name for each in found.writers if (name := names[id(each.parameter)]) not in stored), None)
     if lost is not None:

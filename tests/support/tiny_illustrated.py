@@ -31,7 +31,8 @@ TOKENS = {"image_token_id": IMAGE, "video_token_id": 201, "vision_start_token_id
 MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 PART_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
                                   "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
-LLAVA_VISION = {**VISION, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4, "projection_dim": 32}
+# As wide inside as the text, as in LLaVA 1.5.
+LLAVA_VISION = {**VISION, "intermediate_size": 64, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4, "projection_dim": 32}
 
 HEARING = ("qwen2_audio",)
 

@@ -15,8 +15,10 @@ void check_options(const DatasetOptions& options) {
 }
 
 void report_count(const SampleCount& count, const DatasetOptions& options, const RunControl& control) {
-  const std::string skipped =
-      count.skipped_empty == 0 ? "" : fmt::format(" ({} rows without tokens were skipped)", count.skipped_empty);
+  const std::string skipped = count.skipped_empty == 0 ? ""
+                              : count.skipped_empty == 1
+                                  ? " (one row without tokens was skipped)"
+                                  : fmt::format(" ({} rows without tokens were skipped)", count.skipped_empty);
   if (count.samples == 0 && options.may_be_empty) return;
   if (count.samples == 0 && options.concatenate)
     throw DataError("[data] {}, split {}: all rows together give fewer than {} tokens{}; lower --max-seq-length",

@@ -19,6 +19,8 @@ from .settings_file import read_json_object
 # read here.
 _KNOWN = frozenset(("input_ids", "inputs_embeds", "attention_mask", "position_ids", "per_layer_inputs", "past_key_values",
                     "cache_position", "visual_pos_masks", "deepstack_visual_embeds"))
+# Settings that name the tokens of images and sounds.
+_TOKENS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
 
 
 class ImageEmbedder:
@@ -46,11 +48,21 @@ class ImageEmbedder:
             with torch.set_grad_enabled(self.records):
                 model(**given)
         except Captured as call:
-            return self._read(call.arguments, call.token_ids)
+            ids, made = self._read(call.arguments, call.token_ids)
+            self._require_numbers(place, inputs, made)
+            return ids, made
         except Exception as fault:  # models raise any kind
             raise DataError(f"{place}: the vision or audio part of {self._directory} fails ({one_line(fault)}): check the row's "
                             "images or sound, and that the processor's files belong to this model") from None
         raise self._refusal("it runs without its language model")
+
+    def _require_numbers(self, place: str, inputs: Mapping, made: GivenEmbeddings) -> None:
+        """Embeddings that are NaN would be taken for text."""
+        tokens = {getattr(self._model.config, name, None) for name in _TOKENS}
+        ids = inputs["input_ids"].reshape(-1).tolist()
+        if {i for i, token in enumerate(ids) if token in tokens} - set(made.places):
+            raise DataError(f"{place}: the vision or audio part of {self._directory} makes NaN of an image or a sound: look for damaged weights "
+                            "with layerpress verify, and use a dtype in which it does not overflow")
 
     def _refusal(self, why: str) -> DataError:
         return DataError(f"{self._directory}: samples with images or sound are not possible with this kind of model: {why}; pass text only")

@@ -90,8 +90,7 @@ class VisionProcessor:
             return self._processor
         if not any((self._directory / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
             raise DataError(
-                f"{self._directory}: the checkpoint has no image processor: add its preprocessor_config.json, "
-                "or pass data without images"
+                f"{self._directory}: the checkpoint has no image processor: add its preprocessor_config.json"
             )
         try:
             from transformers import AutoProcessor

@@ -136,7 +136,7 @@ TEST_F(LoadSamplesTest, ConcatenateCutsOneStream) {
   options.concatenate = true;
   options.max_seq_length = 4;
   EXPECT_EQ(load(options), (Samples{{1, 2, 3, 4}, {5, 6, 7, 8}}));
-  expect_says(messages_.warnings.at(0), {"1 rows without tokens were skipped"});
+  expect_says(messages_.warnings.at(0), {"one row without tokens was skipped"});
   options.num_samples = 1;
   EXPECT_EQ(load(options), (Samples{{1, 2, 3, 4}}));
   options.max_seq_length = 12;
@@ -174,7 +174,8 @@ TEST_F(LoadSamplesTest, TokenIdsAreCheckedAgainstTheVocabulary) {
 }
 
 TEST_F(LoadSamplesTest, NothingToLoad) {
-  expect_says(error(file("x.jsonl", "{\"input_ids\":[]}\n")), {"x.jsonl", "gives no samples", "1 rows without tokens"});
+  expect_says(error(file("x.jsonl", "{\"input_ids\":[]}\n")),
+              {"x.jsonl", "gives no samples", "one row without tokens"});
   DatasetOptions missing;
   for (const char* name : {"none.jsonl", "none.json", "none.safetensors"}) {
     missing.dataset = (folder_ / name).string();

@@ -56,6 +56,24 @@ def test_refused():
         embedder._added(given, torch.tensor([False, True]))
 
 
+def test_images_that_overflow(model):
+    """Embeddings that are NaN are not taken for text."""
+    embedder = ImageEmbedder(Path(model))
+    projector = embedder.model().model.multi_modal_projector
+    inputs = sample("llava", 14, 2)
+    assert len(embedder.embed("row 1", inputs)[1].places) == 32
+    plain = projector.forward
+
+    def forward(features):
+        made = plain(features)
+        made[1] = float("nan")  # of the second image
+        return made
+
+    projector.forward = forward
+    with pytest.raises(DataError, match="row 1: the vision or audio part of .* makes NaN of an image"):
+        embedder.embed("row 1", inputs)
+
+
 def test_embeddings_that_cannot_be_turned(model):
     """What a function behind the projector makes is no turned row, which the proof finds."""
     inputs = sample("llava", 11, 1)
@@ -209,6 +227,9 @@ def test_rotated_vision_part(model, rows, tmp_path):
         found[quality] = program.run("eval", out, "--reference", model, "--dataset", rows).json()["kl_divergence"]
         program.run("verify", out, "--source", model)
     assert 0 < found["max"] < 0.8 * found["fast"]
+    program.run("prepare", model, "--dataset", rows, "--output", tmp_path / "tokens.safetensors")
+    program.fails("eval", tmp_path / "max", "--reference", model, "--dataset", tmp_path / "tokens.safetensors",
+                  fragments=["embeddings of images that one vision part made", "pass the rows with their images"])
     one = program.oneshot(model, tmp_path / "one", *options, "--quality", "max", "--memory-budget", "1GiB")
     assert (one / "model.safetensors").read_bytes() == (tmp_path / "max" / "model.safetensors").read_bytes()
 

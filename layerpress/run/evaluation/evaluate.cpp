@@ -127,9 +127,15 @@ StreamDifference stream_difference(const execution::BodyRun& model, const execut
   return {sums.error / rows, sums.cosine / rows, sums.length / rows};
 }
 
+bool has_embeddings(const std::vector<execution::Batch>& batches) {
+  return std::any_of(batches.begin(), batches.end(),
+                     [](const execution::Batch& batch) { return !batch.embeddings.empty(); });
+}
+
 /// Runs the model and, if there is one, the reference, layer by layer in turn, so that only one layer's values of both
 /// are in memory.
-std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference, const RunControl& control) {
+std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference, const std::string& dataset,
+                                               const RunControl& control) {
   std::vector<Evaluated*> models = {&model};
   if (reference != nullptr) models.push_back(reference);
   std::vector<execution::BodyRun*> bodies;
@@ -149,6 +155,11 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
     if (!compares || !bodies[0]->is_layer(s)) continue;
     const StreamDifference difference = stream_difference(*bodies[0], *bodies[1], s, model.batches.size());
     if (errors.empty() && difference.is_rotation()) {
+      if (dataset.ends_with(".safetensors") && has_embeddings(model.batches))
+        throw DataError(
+            "[evaluate] {}: has embeddings of images that one vision part made, but one of the two models is a "
+            "rotation of the other, whose vision part makes others; pass the rows with their images",
+            dataset);
       compares = false;
       control.message(LogLevel::kInfo,
                       "the model's residual stream is a rotation of the reference's; no errors of single layers");
@@ -274,9 +285,7 @@ void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Eva
 /// The reference's own vision part makes its rows of images: those of a rotated model are rotated.
 void load_reference_samples(const EvaluateOptions& options, std::int64_t batch_tokens, const Evaluated& model,
                             Evaluated& reference, const RunControl& control) {
-  const bool has_images = std::any_of(model.batches.begin(), model.batches.end(),
-                                      [](const execution::Batch& batch) { return !batch.embeddings.empty(); });
-  if (!has_images) {
+  if (!has_embeddings(model.batches)) {
     setup::require_lengths(reference.model.traced, model.samples, options.dataset);
     reference.batches = model.batches;
     return;
@@ -340,7 +349,8 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   load_samples(options, batch_tokens, model, control);
   setup::warn_beyond_context(setup::longest_sample(model.samples), model.model.traced.max_position_embeddings, control);
   if (reference) load_reference_samples(options, batch_tokens, model, *reference, control);
-  std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, control);
+  std::vector<Evaluation::LayerError> layers =
+      run_bodies(model, reference ? &*reference : nullptr, options.dataset, control);
 
   Sums sums;
   for (std::size_t b = 0; b < model.batches.size(); ++b)

@@ -61,10 +61,41 @@ std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, 
   return answer["graph"].get<std::string>();
 }
 
+/// The name that the checkpoint has for a module that the graph does not reach, where it lacks the one that parts in the graph suggest.
+std::string stored_module(const std::string& name, const checkpoint::Checkpoint& checkpoint) {
+  if (checkpoint.contains(name + ".weight")) return name;
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const std::string rest = name.substr(dot + 1);
+    for (const std::string& own : {"model." + rest, rest})
+      if (checkpoint.contains(own + ".weight")) return own;
+  }
+  return name;
+}
+
+/// Parts outside of the graph may have other prefixes than those in it.
+model::TracedModel with_stored_modules(model::TracedModel model, const checkpoint::Checkpoint& checkpoint) {
+  const auto rename = [](auto& by_name, const std::string& name, const std::string& stored) {
+    if (auto node = by_name.extract(name)) {
+      node.key() = stored;
+      by_name.insert(std::move(node));
+    }
+  };
+  for (std::string& name : model.left_out) {
+    const std::string stored = stored_module(name, checkpoint);
+    if (stored == name) continue;
+    rename(model.left_out_reasons, name, stored);
+    rename(model.aliases, name, stored);
+    model.aliases[stored].push_back(name);
+    name = stored;
+  }
+  return model;
+}
+
 model::TracedModel exported_model(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                   const RunControl& control) {
   const residency::Placement placement = choose_placement(choice.device, choice.dtype, usual_dtype(checkpoint));
-  return importer::import_graph(exported_folder(checkpoint, choice, dtype_word(placement.dtype), control));
+  return with_stored_modules(
+      importer::import_graph(exported_folder(checkpoint, choice, dtype_word(placement.dtype), control)), checkpoint);
 }
 
 /// A failure also says what Layerpress knows itself.
@@ -109,7 +140,7 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
     throw UsageError(
         "[oneshot] this model's graph was exported beforehand and cannot follow a changed config; pass the "
         "model's folder");
-  if (!given.empty()) return importer::import_graph(given);
+  if (!given.empty()) return with_stored_modules(importer::import_graph(given), checkpoint);
   const bool built_in = model::is_built_in(checkpoint.config());
   if (choice.graph == "export") return exported_model(checkpoint, choice, control);
   if (choice.graph == "auto" && !built_in) return exported_if_possible(checkpoint, choice, control);

@@ -168,10 +168,9 @@ def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
     except Unreadable as fault:
         raise UsageError(f"[python.dataset] {fault}") from None
     if hasattr(dataset, "keys") and not (hasattr(dataset, "column_names") and not isinstance(dataset.column_names, dict)):
-        if all(isinstance(value, (list, tuple)) for value in dataset.values()):
-            raise UsageError("[python.dataset] a mapping holds splits, not columns; pass datasets.Dataset.from_dict(...), or a list of rows")
         if split.name not in dataset.keys():
-            raise UsageError(f"[python.dataset] there is no split {split.name}; name one of {', '.join(map(str, dataset.keys()))}")
+            raise UsageError(f"[python.dataset] there is no split {split.name}; name one of {', '.join(map(str, dataset.keys()))}, or, if these "
+                             "are columns, pass datasets.Dataset.from_dict(...)")
         dataset = dataset[split.name]
     if split.start is None and split.stop is None:
         return dataset

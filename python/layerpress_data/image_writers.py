@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import DataError
+from .errors import DataError, MissingPackageError
 from .image_embedder import ImageEmbedder
 from .settings_file import read_json_object
 
@@ -72,7 +72,10 @@ def answer(directory: Path) -> dict[str, Any]:
     """The writers' names in the checkpoint, those that have the features as rows and those that have them as columns, and the names of the
     weights that write nothing else into the stream: those that a run with an image uses, as far as they have the stream's width, or all, where
     there is nothing but images (a layer or a pooling behind the last features that are taken takes no part)."""
-    from PIL import Image
+    try:
+        from PIL import Image
+    except ImportError as fault:
+        raise MissingPackageError("pillow", f"the vision part of {directory}", fault) from None
 
     from .content import Content, Kind
     from .vision_processor import VisionProcessor

@@ -37,9 +37,8 @@ inline Environment rank_environment(int rank, int size, int port) {
   return environment;
 }
 
-/// Runs `work` on `size` ranks, each in a thread with a group of its own; returns what each threw ("" for nothing).
-inline std::vector<std::string> run_ranks(int size, const std::function<void(Group&)>& work,
-                                          std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+inline std::vector<std::string> run_ranks_once(int size, const std::function<void(Group&)>& work,
+                                               std::chrono::milliseconds timeout) {
   const int port = free_port();
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -58,6 +57,20 @@ inline std::vector<std::string> run_ranks(int size, const std::function<void(Gro
       }
     });
   for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+/// Runs `work` on `size` ranks, each in a thread with a group of its own; returns what each threw ("" for nothing). Ranks that a busy machine
+/// does not connect within a short time try again.
+inline std::vector<std::string> run_ranks(int size, const std::function<void(Group&)>& work,
+                                          std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  std::vector<std::string> errors;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    errors = run_ranks_once(size, work, timeout);
+    if (std::none_of(errors.begin(), errors.end(),
+                     [](const std::string& error) { return error.starts_with("[dist.join]"); }))
+      break;
+  }
   return errors;
 }
 

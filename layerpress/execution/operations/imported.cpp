@@ -178,9 +178,12 @@ struct ImportedFunctions {
 
   static at::Tensor turned(const at::Tensor& rows, const graph::ImageRotation& rotation) {
     if (rotation.order == 0) return rows;
+    return kernels::rotated(rows.to(at::kFloat).contiguous(), matrix_of(rotation));
+  }
+
+  static kernels::MatrixRotation matrix_of(const graph::ImageRotation& rotation) {
     const auto seeded = static_cast<kernels::Hadamard::Seeded>(rotation.seeded);
-    return kernels::rotated(rows.to(at::kFloat).contiguous(),
-                            {.of_columns = kernels::Hadamard::of_size(rotation.order, seeded)});
+    return {.of_columns = kernels::Hadamard::of_size(rotation.order, seeded)};
   }
 
   /// The input, in which `change(rows, places, given)` has changed the rows of images.
@@ -209,10 +212,8 @@ struct ImportedFunctions {
     const std::int64_t rows = kernels::longest_sample(shape.batch.offsets);
     const auto values = static_cast<std::uint64_t>(rows * features);
     if (rotation.order == 0) return values * c10::elementSize(place.placement.dtype);
-    const auto seeded = static_cast<kernels::Hadamard::Seeded>(rotation.seeded);
-    const kernels::MatrixRotation turn{.of_columns = kernels::Hadamard::of_size(rotation.order, seeded)};
     return values * (2 * sizeof(float) + c10::elementSize(place.placement.dtype)) +
-           kernels::rotation_workspace({rows, features}, turn);
+           kernels::rotation_workspace({rows, features}, matrix_of(rotation));
   }
 
   static std::uint64_t workspace_bytes(const graph::Aten& op, const NodeShape& shape, const Workplace&) {

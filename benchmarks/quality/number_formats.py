@@ -17,6 +17,8 @@ INTEGERS = {
     "W3 group 64": integers(3, strategy="group", group_size=64),
     "W2 group 64": integers(2, strategy="group", group_size=64),
     "W4 asymmetric group 64": integers(4, symmetric=False, strategy="group", group_size=64),
+    "W3 asymmetric group 64": integers(3, symmetric=False, strategy="group", group_size=64),
+    "W2 asymmetric group 64": integers(2, symmetric=False, strategy="group", group_size=64),
 }
 # Those that quantize inputs, too: presets, whose weights are those of NVFP4A16, MXFP4A16 and MXFP8A16, and integers.
 WITH_INPUTS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8")}

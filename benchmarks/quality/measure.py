@@ -17,7 +17,7 @@ import train_small_model  # noqa: E402
 from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
 from fetch_model import fetch  # noqa: E402
 from measured_process import run_measured  # noqa: E402
-from number_formats import DENSE, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, WITH_INPUTS, Mode, parse_mode, write_recipe  # noqa: E402
+from number_formats import DENSE, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, WITH_INPUTS, Mode, is_pruned, parse_mode, write_recipe  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
@@ -48,8 +48,8 @@ def parse_arguments() -> argparse.Namespace:
                              "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-mse, peer-gptq-expanded and peer-autoround (AutoRound, "
                              "200 iterations); rotated:MODE, after SpinQuant's "
                              "R1 and R2, rotated32:MODE in blocks of 32 channels; sparsegpt or wanda, which prune half of all weights, "
-                             "and sparsegpt2of4 or wanda2of4, alone with the format dense, or before a mode with others, such as "
-                             "sparsegpt:balanced (default: fast balanced best)")
+                             "and sparsegpt2of4 or wanda2of4, before a mode, such as sparsegpt:balanced, or alone with the format dense, where "
+                             "sparsegpt:best moves weights before it prunes them (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
                         help="and JSON lines with `text`; may be given again")
@@ -70,8 +70,8 @@ def parse_arguments() -> argparse.Namespace:
             parse_mode(mode)
         except ValueError as error:
             parser.error(f"--modes: '{mode}' is neither a mode nor settings of one: {error}")
-        if any((name == DENSE) != (parse_mode(mode).modifier == "") for name in arguments.formats):
-            parser.error(f"--modes: sparsegpt, wanda and the like alone are for --formats {DENSE}, and this has no others")
+        if any(not is_pruned(mode) if name == DENSE else parse_mode(mode).modifier == "" for name in arguments.formats):
+            parser.error(f"--modes: the format {DENSE} is for sparsegpt, wanda and the like, and only this has them alone")
     return arguments
 
 

@@ -81,6 +81,10 @@ def parse_mode(name: str) -> Mode:
     return Mode(name, "GPTQModifier", added, quality)
 
 
+def is_pruned(name: str) -> bool:
+    return PRUNED.fullmatch(name) is not None
+
+
 def write_recipe(path: Path, number_format: str, mode: Mode, left: Optional[list[str]] = None) -> Path:
     """`left`: further modules that stay as they are."""
     modifiers = dict(mode.before or {})

@@ -31,7 +31,9 @@ Options options_from(const nanobind::dict& given) {
     if (!given.contains(name)) return;
     ++known;
     const nanobind::object value = given[name];
-    if (!nanobind::try_cast(value, field, /*convert=*/true))
+    constexpr bool kTakesBool = std::is_same_v<std::decay_t<decltype(field)>, bool>;  // which is a number to Python
+    if ((!kTakesBool && nanobind::isinstance<nanobind::bool_>(value)) ||
+        !nanobind::try_cast(value, field, /*convert=*/true))
       throw UsageError("[options] --{}: expected {}, got {}", name, python_type<std::decay_t<decltype(field)>>(),
                        nanobind::cast<std::string>(nanobind::repr(value)));
   });

@@ -23,7 +23,7 @@ class Sensitivity final : public compression::Quantizer {
   /// The schemes of the candidates, in order.
   std::vector<const quant::QuantizationScheme*> schemes() const;
 
-  std::string type() const override { return "sensitivity"; }
+  std::string type() const override { return "a comparison of schemes"; }
   bool needs_data() const override { return true; }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<SchemeGroup> scheme_groups() const override { return candidates_.front()->scheme_groups(); }

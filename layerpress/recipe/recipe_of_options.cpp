@@ -123,6 +123,20 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
   return first;
 }
 
+/// Moves what the first modifier that prunes will prune, as GPTQModifier's error_propagation would; nullopt if none prunes.
+std::optional<ModifierEntry> moving_before_pruning(const Recipe& recipe, const std::string& quality) {
+  for (const ModifierEntry& entry : recipe.modifiers) {
+    if (entry.type != "SparseGPTModifier" && entry.type != "WandaPruningModifier") continue;
+    OrderedJson arguments = {{"targets", "Linear"}, {"strength", 0.8}, {"damping", 0.3}, {"residual", 0.4}};
+    for (const char* key : {"targets", "ignore"})
+      if (json_has(entry.arguments, key)) arguments[key] = entry.arguments[key];
+    return ModifierEntry{
+        "ErrorPropagationModifier", arguments,
+        fmt::format("ErrorPropagationModifier of --quality {} (--quality balanced does without it)", quality)};
+  }
+  return std::nullopt;
+}
+
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
 Recipe with_quality(Recipe recipe, const std::string& quality) {
   if (quality != "fast" && quality != "balanced" && quality != "best" && quality != "max")
@@ -145,10 +159,15 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
       propagates = true;
     }
   }
-  if (moves && !propagates)
-    throw UsageError(
-        "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
-        quality);
+  if (moves && !propagates) {
+    std::optional<ModifierEntry> moving = moving_before_pruning(recipe, quality);
+    if (!moving)
+      throw UsageError(
+          "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
+          quality);
+    recipe.modifiers.insert(recipe.modifiers.begin(), std::move(*moving));
+    return recipe;
+  }
   if (quality == "max" && !rotates) {
     std::vector<ModifierEntry> first = preparations(recipe);
     if (smooths) std::erase_if(first, [](const ModifierEntry& entry) { return entry.type == "SmoothQuantModifier"; });

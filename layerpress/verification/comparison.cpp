@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "layerpress/base/text.h"
@@ -202,10 +203,10 @@ struct Places {
   }
 };
 
-/// Compares one weight, some rows at a time. Returns its relative error. `known`: norm_scales().
-double compare_weight(const ComparedWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
-                      const Change& change, const at::Tensor& known, Findings& findings,
-                      bool follows_original = false) {
+/// Compares one weight, some rows at a time. Returns its relative error, if that is a number. `known`: norm_scales().
+std::optional<double> compare_weight(const ComparedWeight& weight, const at::Tensor& original,
+                                     const at::Tensor& rounded, const Change& change, const at::Tensor& known,
+                                     Findings& findings, bool follows_original = false) {
   const std::string module = parent_name(weight.name);
   const Limits own = limits_of(weight.bits);
   const Limits limits =
@@ -234,6 +235,10 @@ double compare_weight(const ComparedWeight& weight, const at::Tensor& original, 
     if (weight.has_zero_points) shift += shift_of_groups(expected, found, weight.group_size);
   }
   const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
+  if (!std::isfinite(relative)) {
+    findings.warning("source", module, "has weights whose squares overflow, so it was not compared");
+    return std::nullopt;
+  }
   const double size = power > 0 ? product / power : 1;
   const Sizes sizes = sizes_of(weight.bits);
   const ColumnLimits by_column = column_limits(weight.bits);
@@ -385,10 +390,11 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
       if (quantized == result.quantized.end())
         compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name),
                         result.file_metadata.has_value(), findings);
-      else if (quantized->second.shape.size() == 2)
-        comparison.errors.push_back(
-            {parent_name(name), compare_weight(described(quantized->second), expected, found, change, known, findings,
-                                               changes.follow_original)});
+      else if (const auto error = quantized->second.shape.size() != 2
+                                      ? std::nullopt
+                                      : compare_weight(described(quantized->second), expected, found, change, known,
+                                                       findings, changes.follow_original))
+        comparison.errors.push_back({parent_name(name), *error});
     } catch (const CheckpointError& error) {
       findings.fault("codes", name, error.what());
     }

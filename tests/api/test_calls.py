@@ -57,6 +57,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"num_calibration_sample": 3}, "num_calibration_sample: there is no such argument.*did you mean num_calibration_samples"),
     ({"propagate_error": False, "pipeline": "sequential"}, "propagate_error=False is not possible: pipeline='basic'"),
     ({"num_calibration_samples": "many"}, "num_calibration_samples: expected int, got 'many'"),
+    ({"num_calibration_samples": True}, "num_calibration_samples: expected int, got True"),
     ({"pipeline": "datafree"}, "pipeline='datafree': calibration data is needed by GPTQModifier"),
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"splits": "train[1:"}, "is not one: write it as train"),

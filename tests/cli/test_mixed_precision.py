@@ -140,6 +140,30 @@ def test_whole_models_are_measured(model, samples, results):
     assert "measured, rounded to nearest: " in card and "W4A16 alone at 4.5" in card
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_is_rounded_in_predictions(tied, samples, results):
+    """A tied one alone, and not the embedding."""
+    model = tiny_models.save(results.parent / "model", dtype=torch.bfloat16, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                             tie_word_embeddings=tied)
+    schemes = ["--schemes", "W2A16,W8A16", "--group-size", "32", "--ignore", "nothing", "--algorithm", "rtn"]
+
+    def divergence(*arguments):
+        program.oneshot(model, results / "rounded", "--scheme", "W2A16", "--group-size", "32", "--ignore", "nothing", "--algorithm", "rtn",
+                        "--overwrite", *arguments)
+        return program.run("eval", results / "rounded", "--reference", model, "--dataset", samples, "--dtype", "fp32").json()["kl_divergence"]
+
+    outcome = program.run("oneshot", model, "--output", results / "head", *schemes, "--targets", "lm_head", "--target-bits", "20", "--dataset",
+                          samples, "--summary", results / "summary.json")
+    decision = json.loads((results / "summary.json").read_text())["mixed_precision"]
+    unit, = decision["units"]
+    assert unit["scheme"] == "W8A16" and 0 < unit["predicted_kl"]["W8A16"] < unit["predicted_kl"]["W2A16"] / 50
+    assert unit["predicted_kl"]["W2A16"] == pytest.approx(divergence("--targets", "lm_head"), rel=0.05)
+    assert "do not change the predictions" not in outcome.errors
+    program.oneshot(model, results / "all", *schemes, "--target-bits", "6", "--dataset", samples, "--summary", results / "summary.json")
+    whole = json.loads((results / "summary.json").read_text())["mixed_precision"]["uniform"][0]
+    assert (whole["scheme"], whole["measured_kl"]) == ("W2A16", pytest.approx(divergence(), rel=0.05))
+
+
 VISION_CHOICE = ["--schemes", "W4A16,W8A16,none", "--group-size", "32", "--target-bits", "10", "--ignore",
                  "lm_head,re:.*vision.*,re:.*multi_modal.*"]
 

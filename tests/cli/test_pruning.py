@@ -53,6 +53,21 @@ def test_dense(kind, source, samples, results, tmp_path):
     assert all((module["output_error"] is not None) == kind.startswith("Sparse") for module in modules.values())
 
 
+@pytest.mark.parametrize("kind", ["SparseGPTModifier", "WandaPruningModifier"])
+def test_best_quality_moves_before_it_prunes(kind, source, samples, results, tmp_path):
+    """The same linears that are pruned; the result's recipe says so."""
+    own = {**TWO_OF_FOUR, "targets": ["re:.*_proj$"], "ignore": ["re:.*layers.0.*"]}
+    quick = program.oneshot(source, results / "quick", "--recipe", recipe(tmp_path, (kind, own)), "--dataset", samples)
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, (kind, own)), "--dataset", samples, "--quality", "best")
+    found, without = tiny_models.tensors(out), tiny_models.tensors(quick)
+    moved = {name for name in found if not torch.equal(found[name], without[name])}
+    assert {"model.layers.1.self_attn.o_proj.weight", "model.layers.1.mlp.down_proj.weight"} <= moved
+    assert all("layers.1." in name and name in linears(found) and is_two_of_four(found[name]) for name in moved)
+    again = program.oneshot(source, results / "again", "--recipe", out / "recipe.yaml", "--dataset", samples)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in tiny_models.tensors(again).items())
+    assert "ErrorPropagationModifier" in (out / "recipe.yaml").read_text()
+
+
 @pytest.mark.parametrize("kind, encoding", [
     ("SparseGPTModifier", ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]})),
     ("WandaPruningModifier", ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]})),

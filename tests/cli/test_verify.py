@@ -44,6 +44,7 @@ CHANGES = {
 }
 for name, modifiers in CHANGES.items():
     SCHEMES[name] = ["--recipe", json.dumps({"a_stage": {"a_modifiers": modifiers}})]
+SCHEMES["pruned best"] = [*SCHEMES["pruned"], "--quality", "best"]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_accepts_results(kind, scheme, made, sources):
     assert found["faults"] == [] and found["warnings"] == []
     if "experts" not in scheme:
         assert found["compared"] == len(tiny_models.tensors(sources[kind]))
-    if scheme not in ("cache", "pruned", "wanda", "half the experts"):
+    if scheme not in ("cache", "pruned", "pruned best", "wanda", "half the experts"):
         assert 0 < found["worst"][0]["error"] < (0.6 if "pruned" in scheme else 0.3)
 
 
@@ -342,6 +343,17 @@ def test_groups_of_zeros(scheme, samples, tmp_path, results):
     tiny_models.rewrite_tensors(source, tensors)
     out = program.oneshot(source, results / "out", "--algorithm", "gptq", "--scheme", scheme, "--dataset", samples)
     assert verified(out, code=0)["faults"] == []
+
+
+def test_weights_whose_squares_overflow(tmp_path, results):
+    model = tiny_models.save(tmp_path / "model", dtype=torch.float32)
+    tensors = tiny_models.tensors(model)
+    tensors[DOWN + "weight"][0, 0] = 1e30
+    tiny_models.rewrite_tensors(model, tensors)
+    out = program.oneshot(model, results / "out", "--scheme", "FP8_DYNAMIC", "--algorithm", "rtn")
+    found = verified(out, "--source", model, code=1)  # the row's scale is a fault
+    assert any("squares overflow" in finding["what"] for finding in found["warnings"]), found
+    assert all(worst["module"] != DOWN[:-1] and worst["error"] < 1 for worst in found["worst"])
 
 
 def test_moved_weights_may_be_far_from_the_source(made, sources, tmp_path):

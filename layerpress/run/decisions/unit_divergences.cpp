@@ -68,6 +68,25 @@ class RoundedWeights {
   std::map<std::string, std::vector<std::string>> fused_;
 };
 
+/// Replaces the weights that a model rounds and these nodes read; returns what they were.
+std::map<std::string, residency::Onload::Saved> disturb(const execution::RunContext& run,
+                                                        const std::vector<graph::NodeId>& nodes,
+                                                        const std::vector<Disturbance>& model,
+                                                        const RoundedWeights& rounded, residency::Onload& parameters) {
+  std::set<std::string> here;  // by module: a tied head's weight is the embedding's, too
+  for (const graph::NodeId n : nodes)
+    if (graph::is_linear(run.graph.nodes[n].operation)) here.insert(run.graph.module_name(run.graph.nodes[n]));
+  std::map<std::string, residency::Onload::Saved> saved;
+  for (const Disturbance& disturbance : model)
+    for (const std::string& module : disturbance.modules) {
+      if (here.count(module) == 0) continue;
+      const std::string& weight = rounded.weight_of(module);
+      saved.emplace(weight, parameters.saved(weight));
+      parameters.replace(weight, rounded.rounded(module, *disturbance.rounding, run.placement, run.times));
+    }
+  return saved;
+}
+
 /// The original model, number 0, and the disturbed ones, from 1. Before its first rounded weight, a model's values are the original's.
 class BranchedRun {
  public:
@@ -105,19 +124,11 @@ class BranchedRun {
 
 void BranchedRun::run_branches(const graph::Stage& stage, residency::Onload& parameters,
                                const Disturbances& disturbances, const RoundedWeights& rounded) {
-  const std::vector<std::string> names = graph::weight_names(run_.graph, stage.nodes);
-  const std::set<std::string> here(names.begin(), names.end());
   for (std::size_t m = 1; m <= disturbances.models.size(); ++m) {
     run_.control.check_stop();
     run_.control.phase("disturb", m - 1, disturbances.models.size());
-    std::map<std::string, residency::Onload::Saved> saved;
-    for (const Disturbance& disturbance : disturbances.models[m - 1])
-      for (const std::string& module : disturbance.modules) {
-        const std::string& weight = rounded.weight_of(module);
-        if (here.count(weight) == 0) continue;
-        saved.emplace(weight, parameters.saved(weight));
-        parameters.replace(weight, rounded.rounded(module, *disturbance.rounding, run_.placement, run_.times));
-      }
+    std::map<std::string, residency::Onload::Saved> saved =
+        disturb(run_, stage.nodes, disturbances.models[m - 1], rounded, parameters);
     if (!saved.empty()) branched_.insert(m);
     if (branched_.count(m) != 0) run_model(m, stage, parameters);
     for (auto& [weight, value] : saved) parameters.restore(weight, std::move(value));
@@ -144,27 +155,54 @@ void BranchedRun::go_through(std::vector<graph::Subgraph> subgraphs, const Distu
   }
 }
 
-/// Adds the divergences of each model's predictions from the original's, summed over tokens, in chunks so that logits stay small.
-void add_divergences(const execution::RunContext& run, const ModelHead& head, const BranchedRun& models, double* sums,
-                     std::size_t disturbed) {
-  constexpr std::int64_t kChunk = 256;
-  const residency::Onload parameters(run.weights, graph::weight_names(run.graph, head.nodes()), run.placement);
-  const execution::Batch& batch = run.batches.front();
-  for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
-    for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
-      last = std::min(batch.offsets[sample + 1], first + kChunk);
-      const auto logs_of = [&](std::size_t model) {
-        const at::Tensor logits = head.logits(run, parameters, batch.token_ids.slice(0, first, last),
-                                              models.hidden(model).slice(0, first, last));
-        return at::log_softmax(logits.to(at::kFloat), -1);
-      };
-      const at::Tensor wanted = logs_of(0), weights = wanted.exp();
-      for (std::size_t m = 0; m < disturbed; ++m) {
-        run.control.check_stop();
-        sums[m] += (weights * (wanted - logs_of(m + 1))).sum(at::kDouble).item<double>();
-      }
+/// Compares the predictions of models.
+class Predictions {
+ public:
+  Predictions(const execution::RunContext& run, const ModelHead& head, const BranchedRun& models)
+      : run_(run),
+        head_(head),
+        models_(models),
+        original_(run.weights, graph::weight_names(run.graph, head.nodes()), run.placement) {}
+
+  /// Adds each model's divergence from the original, summed over tokens, to `sums`.
+  void add(const Disturbances& disturbances, const RoundedWeights& rounded, double* sums) const {
+    std::vector<std::size_t> with_original_head;
+    for (std::size_t m = 0; m < disturbances.models.size(); ++m) {
+      residency::Onload head(run_.weights, graph::weight_names(run_.graph, head_.nodes()), run_.placement);
+      if (disturb(run_, head_.nodes(), disturbances.models[m], rounded, head).empty())
+        with_original_head.push_back(m);
+      else
+        add({m}, head, sums);
     }
-}
+    add(with_original_head, original_, sums);
+  }
+
+ private:
+  /// In chunks, so that logits stay small. `parameters`: of the heads of these models.
+  void add(const std::vector<std::size_t>& disturbed, const residency::Onload& parameters, double* sums) const {
+    constexpr std::int64_t kChunk = 256;
+    const execution::Batch& batch = run_.batches.front();
+    for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
+      for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
+        last = std::min(batch.offsets[sample + 1], first + kChunk);
+        const auto logs_of = [&](std::size_t model, const residency::Onload& own) {
+          const at::Tensor logits = head_.logits(run_, own, batch.token_ids.slice(0, first, last),
+                                                 models_.hidden(model).slice(0, first, last));
+          return at::log_softmax(logits.to(at::kFloat), -1);
+        };
+        const at::Tensor wanted = logs_of(0, original_), weights = wanted.exp();
+        for (const std::size_t m : disturbed) {
+          run_.control.check_stop();
+          sums[m] += (weights * (wanted - logs_of(m + 1, parameters))).sum(at::kDouble).item<double>();
+        }
+      }
+  }
+
+  const execution::RunContext& run_;
+  const ModelHead& head_;
+  const BranchedRun& models_;
+  const residency::Onload original_;
+};
 
 /// The model with its experts on their own tokens alone, as it is served.
 setup::OpenedModel served_model(const Rank& rank, const setup::RunSetup& setup) {
@@ -196,8 +234,9 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
       {.memory_limit = std::max(kLeastStore, disturbances.setup.budget / 8), .scratch = folder.path() / "activations"});
   const ModelHead head(graph);
   BranchedRun models(run, head.hidden(), store);
-  models.go_through(setup::cut_model(model.traced, {}), disturbances, RoundedWeights(disturbances, graph, *weights));
-  add_divergences(run, head, models, sums, disturbances.models.size());
+  const RoundedWeights rounded(disturbances, graph, *weights);
+  models.go_through(setup::cut_model(model.traced, {}), disturbances, rounded);
+  Predictions(run, head, models).add(disturbances, rounded, sums);
 }
 
 }  // namespace

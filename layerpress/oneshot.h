@@ -94,10 +94,10 @@ struct OneshotOptions {
           "minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for "
           "rtn, "
           "squared_error with NVFP4 and MX)");
-    field(
-        "quality", self.quality,
-        "fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or "
-        "max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it");
+    field("quality", self.quality,
+          "fast (minmax observer), balanced, or best (gptq and pruning aim at the original model's outputs: twice the "
+          "work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values "
+          "override it");
     field(
         "from-imatrix", self.from_imatrix,
         "importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix "

@@ -90,7 +90,7 @@ def oneshot(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq and pruning aim at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -176,7 +176,7 @@ def plan(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq and pruning aim at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -261,7 +261,7 @@ def mixed_precision(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq and pruning aim at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -344,7 +344,7 @@ def inspect(
     scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # with --plan or --sensitivity: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
+    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq and pruning aim at the original model's outputs: twice the work), or max (after rotations, which untie embeddings, or smoothing); explicit observer or recipe values override it
     targets: str | list[str] | None = None,  # with --plan or --sensitivity: modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # with --plan or --sensitivity: modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # with --plan or --sensitivity: split of a datasets id; train[a:b] takes a slice, of files too

@@ -144,6 +144,44 @@ TEST(Architecture, ReadsTheLanguageModelOfSeveralModalities) {
   EXPECT_EQ(found.name, "llama");
 }
 
+TEST(Architecture, ScalesYarnAsTransformersDoes) {
+  const auto with = [](const char* type, Json more) {
+    Json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};
+    scaling.update(more);
+    return config_of(type, {{"rope_scaling", scaling}});
+  };
+  const double usual = 1 + 0.1 * std::log(4.0);  // llama.cpp's
+  const auto factor_of = [](const Json& config) {
+    const Architecture found = architecture_for(config);
+    return static_cast<double>(value_of<float>(found, found.name + ".rope.scaling.attn_factor"));
+  };
+  EXPECT_NEAR(factor_of(with("llama", {{"attention_factor", 1.3}})), 1.3 / usual, 1e-6);
+  EXPECT_NEAR(factor_of(with("mistral", {{"mscale", 1.0}, {"mscale_all_dim", 1.0}})), 1 / usual, 1e-6);
+  for (const Json& more : {Json::object(), Json{{"attention_factor", usual}}, Json{{"mscale", 0.7}}}) {
+    const Architecture found = architecture_for(with("llama", more));
+    EXPECT_EQ(find_value<float>(found.metadata, "llama.rope.scaling.attn_factor"), nullptr) << more;
+  }
+  for (const Json& more : {Json{{"beta_fast", 20.0}}, Json{{"beta_slow", 2.0}}})
+    EXPECT_NE(refusal([&] { architecture_for(with("llama", more)); }).find("beta_fast of 32"), std::string::npos);
+}
+
+TEST(Architecture, RefusesPositionsThatLayersStretchInOtherWays) {
+  const auto layers = [](Json full, Json windows) {
+    return Json{{"rope_parameters", {{"full_attention", std::move(full)}, {"sliding_attention", std::move(windows)}}}};
+  };
+  const Json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}}, far = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const Json linear = {{"rope_type", "linear"}, {"rope_theta", 1e4}, {"factor", 2.0}};
+  EXPECT_EQ(architecture_for(config_of("olmo3", layers(linear, plain))).name, "olmo2");
+  const std::vector<std::pair<Json, std::string>> cases = {
+      {config_of("olmo3", layers(far, plain)), "one rope_theta"},
+      {config_of("olmo3", {{"rope_theta", 1e4}}), "one rope_theta"},
+      {config_of("olmo3", layers(linear, linear)), "layers with a window"},
+      {config_of("gemma3_text", layers(linear, linear)), "layers with a window"},
+      {config_of("qwen3", {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}), "by linear or yarn scaling"}};
+  for (const auto& [config, named] : cases)
+    EXPECT_NE(refusal([&, &config = config] { architecture_for(config); }).find(named), std::string::npos) << config;
+}
+
 TEST(Architecture, RefusesUnknownModelsAndWhatLlamaCppDoesNotCompute) {
   const std::vector<std::pair<Json, std::string>> cases = {
       {config_of("rwkv6"), "rwkv6"},

@@ -31,7 +31,7 @@ DecoderArchitecture::DecoderArchitecture(ModelConfig& config, const DecoderTrait
   result_.name = traits.name;
   result_.metadata = {{"general.architecture", traits.name}, {"general.type", std::string("model")}};
   read_sizes(traits);
-  state_rope(config, head_dim_);
+  state_rope(config, head_dim_, traits.rope.by_layers);
   rope_ = read_rope(config, traits.rope);
   config_.state(traits.activation_key, traits.activation);
   check_activation(traits);
@@ -198,27 +198,30 @@ void DecoderArchitecture::expert_names(const std::string& module, std::int64_t i
 
 void DecoderArchitecture::rope_scaling_keys() {
   const std::string& kind = rope_.kind;
+  const char* const place = config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  config_.require(rope_.local_kind.empty() || rope_.local_kind == "default", place,
+                  "does not stretch positions in layers with a window");
   if (kind == "default" || kind == "none") return;
-  if (kind == "llama3") return llama3_factors();
-  config_.require(kind == "linear" || kind == "yarn",
-                  config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
-                  "stretches positions by linear, yarn or llama3 scaling");
+  const bool takes_factors = result_.name == "llama" || result_.name == "granite";
+  if (kind == "llama3" && takes_factors) return llama3_factors();
+  config_.require(kind == "linear" || kind == "yarn", place,
+                  takes_factors ? "stretches positions by linear, yarn or llama3 scaling"
+                                : "stretches positions by linear or yarn scaling");
   set("rope.scaling.type", kind);
   set("rope.scaling.factor", static_cast<float>(rope_.number("factor", 1)));
   if (kind == "linear") return;
   // llama.cpp rounds the range of features that yarn blends.
-  config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss",
-                  config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
+  config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss", place,
                   "rounds yarn's range to whole features (truncate)");
+  const double fast = rope_.number("beta_fast", 32), slow = rope_.number("beta_slow", 1);
+  config_.require((fast == 0 || fast == 32) && (slow == 0 || slow == 1), place, "has a beta_fast of 32 and a beta_slow of 1");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   set("rope.scaling.original_context_length", without_fraction(original, "original_max_position_embeddings"));
-  for (const auto& [from, to] : {std::pair{"extrapolation_factor", "yarn_ext_factor"},
-                                 {"attention_factor", "yarn_attn_factor"},
-                                 {"beta_fast", "yarn_beta_fast"},
-                                 {"beta_slow", "yarn_beta_slow"}}) {
-    if (rope_.has(from)) set(std::string("rope.scaling.") + to, static_cast<float>(rope_.number(from, 0)));
-  }
+  if (result_.name == "deepseek2") return;  // which has a key of its own for it
+  const double usual = usual_yarn_magnitude(rope_.number("factor", 1)), magnitude = yarn_magnitude(rope_);
+  if (std::abs(magnitude - usual) > 1e-6 * usual)
+    set("rope.scaling.attn_factor", static_cast<float>(magnitude / usual));
 }
 
 void DecoderArchitecture::rotated_part_key() {

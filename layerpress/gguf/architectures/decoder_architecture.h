@@ -74,7 +74,8 @@ class DecoderArchitecture {
   void expert_keys(const char* count_key, std::uint32_t otherwise_count, std::uint32_t otherwise_used);
   void expert_names(const std::string& module, std::int64_t intermediate_size);
 
-  /// The keys of stretched positions: linear, yarn, longrope; llama3 becomes a tensor. Throws CheckpointError for other kinds.
+  /// The keys of stretched positions: linear, yarn; llama3 becomes a tensor where llama.cpp takes one. Throws CheckpointError for other
+  /// kinds.
   void rope_scaling_keys();
   /// How many features of a head are rotated.
   void rotated_part_key();

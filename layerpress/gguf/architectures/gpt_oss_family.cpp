@@ -36,6 +36,7 @@ Architecture gpt_oss_architecture(ModelConfig& config) {
                                     .epsilon = 1e-5,
                                     .needs_output = true,
                                     .rope = {150000, 1}});
+  config.require(config.flag("attention_bias", true), "attention_bias", "has biases in its attention");
   made.rope_scaling_keys();
   state_scaling(made);
   made.expert_keys("num_local_experts", 128, 4);

@@ -162,6 +162,9 @@ RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults) {
   rope.theta = checked_theta(rope.number("rope_theta", config.number("rope_theta", defaults.theta)));
   const double local_theta = json_get_or<double>(local, "rope_theta", kWhere, config.number("rope_local_base_freq", 0));
   if (local_theta != 0) rope.local_theta = checked_theta(local_theta);
+  if (!local.empty())
+    rope.local_kind = json_get_or<std::string>(local, "rope_type", kWhere,
+                                               json_get_or<std::string>(local, "type", kWhere, "default"));
   rope.rotated_part =
       rope.number("partial_rotary_factor", config.number("partial_rotary_factor", defaults.rotated_part));
   if (!(rope.rotated_part > 0) || rope.rotated_part > 1)

@@ -80,6 +80,7 @@ struct RopeConfig {
   std::string kind;                  ///< "default", "linear", "yarn", "llama3", "longrope", ...
   double theta = 0;
   double local_theta = 0;  ///< of layers with a sliding window; 0 if it is the same
+  std::string local_kind;  ///< of layers with a sliding window; empty if nothing is said of them
   double rotated_part = 1;
 
   double number(const char* key, double otherwise) const;
@@ -89,6 +90,7 @@ struct RopeConfig {
 struct RopeDefaults {
   double theta = 10000;
   double rotated_part = 1;
+  bool by_layers = false;  ///< rope_parameters has an entry for each kind of layer
 };
 
 /// A number of config.json without its fraction. Throws CheckpointError unless that is 0 to 2^31 - 1.

@@ -13,9 +13,19 @@ void row_norm_names(DecoderArchitecture& made) {
 }  // namespace
 
 Architecture olmo2_architecture(ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "olmo2", .epsilon = 1e-5, .needs_output = true, .own_head_dim = false});
+  const bool has_windows = config.model_type() == "olmo3";
+  constexpr double kTheta = 500000;  // of layers with a window, whatever a rope_theta for all layers says
+  DecoderArchitecture made(config, {.name = "olmo2",
+                                    .epsilon = 1e-5,
+                                    .needs_output = true,
+                                    .own_head_dim = false,
+                                    .rope = {has_windows ? kTheta : 10000, 1, has_windows}});
   made.rope_scaling_keys();
-  if (config.model_type() == "olmo3") {
+  if (has_windows) {
+    const double local = made.rope().local_theta;
+    config.require((local == 0 ? kTheta : local) == made.rope().theta,
+                   config.has("rope_parameters") ? "rope_parameters" : "rope_theta",
+                   "has one rope_theta for all layers");
     made.count("attention.sliding_window", "sliding_window", 4096);
     made.window_pattern([](std::int64_t layer) { return (layer + 1) % 4 != 0; });
   }

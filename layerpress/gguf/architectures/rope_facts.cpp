@@ -69,16 +69,18 @@ Json longrope_scaling(const FileFacts& file) {
   return scaling;
 }
 
-/// Of linear and yarn scaling.
+double yarn_magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+/// Of linear and yarn scaling. llama.cpp reads no other key of them for these architectures.
 Json keyed_scaling(const FileFacts& file, const std::string& kind) {
   Json scaling = {{"rope_type", kind}, {"factor", 1.0}};  // llama.cpp's if the file has none
   for (const auto& [to, from] : {std::pair{"factor", "factor"},
-                                 {"original_max_position_embeddings", "original_context_length"},
-                                 {"extrapolation_factor", "yarn_ext_factor"},
-                                 {"attention_factor", "yarn_attn_factor"},
-                                 {"beta_fast", "yarn_beta_fast"},
-                                 {"beta_slow", "yarn_beta_slow"}})
+                                 {"original_max_position_embeddings", "original_context_length"}})
     if (const Json value = file.value(std::string("rope.scaling.") + from); !value.is_null()) scaling[to] = value;
+  if (const Json value = file.value("rope.scaling.attn_factor"); kind == "yarn" && value.is_number())
+    scaling["attention_factor"] = value.get<double>() * usual_yarn_magnitude(json_get<double>(scaling, "factor", "GGUF"));
   // The key of DeepSeek's models, which scale scores by the same factor that they scale queries and keys by.
   if (const Json value = file.value("rope.scaling.yarn_log_multiplier"); value.is_number())
     scaling["mscale"] = scaling["mscale_all_dim"] = std::round(value.get<double>() * 1e7) / 1e6;
@@ -87,7 +89,17 @@ Json keyed_scaling(const FileFacts& file, const std::string& kind) {
 
 }  // namespace
 
-void state_rope(ModelConfig& config, std::uint32_t head_dim) {
+double usual_yarn_magnitude(double factor) { return yarn_magnitude(factor, 1); }
+
+double yarn_magnitude(const RopeConfig& rope) {
+  if (rope.has("attention_factor")) return rope.number("attention_factor", 1);
+  const double factor = rope.number("factor", 1), mscale = rope.number("mscale", 0),
+               all = rope.number("mscale_all_dim", 0);
+  if (mscale == 0 || all == 0) return usual_yarn_magnitude(factor);
+  return yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all);
+}
+
+void state_rope(ModelConfig& config, std::uint32_t head_dim, bool by_layers) {
   if (config.file() == nullptr) return;
   const FileFacts& file = *config.file();
   const Json theta = file.value("rope.freq_base");
@@ -114,6 +126,15 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim) {
           shortened(kind));
     config.state("rope_scaling", keyed_scaling(file, kind.get<std::string>()));
   }
+  if (!by_layers) return;
+  const Json stated = config.number("rope_theta", 10000);
+  Json full = config.object("rope_scaling");
+  if (!full.contains("rope_type")) full["rope_type"] = "default";
+  full["rope_theta"] = stated;
+  config.state("rope_parameters", {{"full_attention", std::move(full)},
+                                   {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", stated}}}});
+  config.forget("rope_theta");
+  config.forget("rope_scaling");
 }
 
 }  // namespace layerpress::gguf

@@ -138,7 +138,8 @@ std::optional<ModifierEntry> moving_before_pruning(const Recipe& recipe, const s
 }
 
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
-Recipe with_quality(Recipe recipe, const std::string& quality) {
+Recipe with_quality(Recipe recipe, const OneshotOptions& options) {
+  const std::string& quality = options.quality;
   if (quality != "fast" && quality != "balanced" && quality != "best" && quality != "max")
     throw UsageError("[options] --quality: unknown value '{}'; {}", quality,
                      nearest_or_all(quality, {"fast", "balanced", "best", "max"}));
@@ -154,7 +155,8 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
     if (moves && gptq) {
       take_observer(entry.arguments, "gptq");
       if (!entry.arguments.contains("error_propagation")) entry.arguments["error_propagation"] = true;
-      if (quality == "max" && !entry.arguments.contains("coordinate_descent"))
+      // The blocks of GGUF files have no codes that could be improved so.
+      if (quality == "max" && !asks_for_gguf(options) && !entry.arguments.contains("coordinate_descent"))
         entry.arguments["coordinate_descent"] = true;
       propagates = true;
     }
@@ -252,7 +254,7 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
 }  // namespace
 
 Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
-  Recipe recipe = with_quality(recipe_without_quality(options, caches_heads), options.quality);
+  Recipe recipe = with_quality(recipe_without_quality(options, caches_heads), options);
   // AutoRound's own scripts leave out tokens that moving weights requires.
   for (ModifierEntry& entry : recipe.modifiers)
     if (entry.type == "AutoRoundModifier" && !options.moe_calibrate_all_experts && entry.arguments.is_object() &&

@@ -12,6 +12,9 @@
 namespace layerpress::target {
 namespace {
 
+constexpr std::string_view kExperts = ".experts.";
+constexpr const char* kExpertPattern = "re:.*[.]experts[.].*";
+
 using quant::QuantizationScheme;
 using Targets = std::vector<std::string>;
 
@@ -33,8 +36,15 @@ std::string group_name(std::size_t place, std::size_t groups) {
   return fmt::format("group_{:0{}}", place, static_cast<int>(fmt::formatted_size("{}", groups - 1)));
 }
 
-/// Whether both readers find every module's group.
-bool is_understood(const Layout& layout, const GroupedModules& grouped) {
+/// The text as vLLM (0.32) renames modules of gpt-oss, and targets, which it does not understand.
+std::string renamed(std::string text) {
+  constexpr std::string_view kFrom = ".self_attn.", kTo = ".attn.";
+  if (const auto at = text.find(kFrom); at != std::string::npos) text.replace(at, kFrom.size(), kTo);
+  return text;
+}
+
+/// Whether readers find every module's group, by the names that are given.
+bool finds_groups(const Layout& layout, const GroupedModules& grouped) {
   std::vector<quant::GroupTargets::Group> groups;
   for (const std::size_t g : layout.order) groups.push_back({layout.targets[g], "targets"});
   const quant::GroupTargets readers(groups);
@@ -49,6 +59,30 @@ bool is_understood(const Layout& layout, const GroupedModules& grouped) {
   return true;
 }
 
+/// Whether both readers find every module's group.
+bool is_understood(Layout layout, GroupedModules grouped) {
+  if (!finds_groups(layout, grouped)) return false;
+  if (!grouped.gpt_oss) return true;
+  for (Targets& list : layout.targets) std::transform(list.begin(), list.end(), list.begin(), renamed);
+  for (quant::ModuleName& module : grouped.modules) module.name = renamed(module.name);
+  return finds_groups(layout, grouped);
+}
+
+/// The modules without a group. vLLM renames the entries of gpt-oss's down projections, so that it would find only the others among them.
+Targets ignored(const GroupedModules& grouped) {
+  const auto is_expert = [](const std::string& name) { return name.find(kExperts) != std::string::npos; };
+  Targets names;
+  bool all_experts = grouped.gpt_oss;
+  for (std::size_t m = 0; m < grouped.modules.size(); ++m) {
+    if (grouped.groups[m] < 0)
+      names.push_back(grouped.modules[m].name);
+    else
+      all_experts = all_experts && !is_expert(grouped.modules[m].name);
+  }
+  if (all_experts && std::erase_if(names, is_expert) > 0) names.emplace_back(kExpertPattern);
+  return names;
+}
+
 /// The order in which compressed-tensors matches: names, patterns in alphabetical order, classes.
 std::vector<std::size_t> order_of_precedence(const std::vector<Targets>& targets) {
   const auto rank = [&](std::size_t g) {
@@ -61,8 +95,6 @@ std::vector<std::size_t> order_of_precedence(const std::vector<Targets>& targets
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
   return order;
 }
-
-constexpr std::string_view kExperts = ".experts.";
 
 /// The group of all experts' linears; -1 if there are none, or in several groups.
 int group_of_experts(const GroupedModules& grouped) {
@@ -96,7 +128,7 @@ Layout with_experts_found(const Layout& layout, const GroupedModules& grouped) {
   if (experts < 0) return layout;
   const auto own = static_cast<std::size_t>(experts);
   Layout named = layout, first = layout;
-  named.targets[own].emplace_back("re:.*[.]experts[.].*");
+  named.targets[own].emplace_back(kExpertPattern);
   std::stable_partition(first.order.begin(), first.order.end(), [&](std::size_t g) { return g == own; });
   Layout both = named;
   both.order = first.order;
@@ -143,8 +175,7 @@ Layout shortest_layout(const std::vector<QuantizationScheme>& schemes, const Gro
 
 quant::QuantizationConfig with_targets(const std::vector<QuantizationScheme>& schemes, const GroupedModules& grouped) {
   quant::QuantizationConfig config;
-  for (std::size_t m = 0; m < grouped.modules.size(); ++m)
-    if (grouped.groups[m] < 0) config.ignore.push_back(grouped.modules[m].name);
+  config.ignore = ignored(grouped);
   const Layout layout = with_experts_found(shortest_layout(schemes, grouped), grouped);
   for (std::size_t place = 0; place < layout.order.size(); ++place) {
     QuantizationScheme scheme = schemes[layout.order[place]];

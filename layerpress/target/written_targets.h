@@ -12,6 +12,8 @@ namespace layerpress::target {
 struct GroupedModules {
   std::vector<quant::ModuleName> modules;
   std::vector<int> groups;
+  bool gpt_oss =
+      false;  ///< of this model, whose modules and targets vLLM renames: `.self_attn.` and endings of experts
 };
 
 /// What a result holds compressed, as its readers know it.
@@ -25,7 +27,8 @@ struct CompressedModules {
 /// Groups for a quantization_config, with names. Their targets are the schemes' own where compressed-tensors and vLLM, which
 /// decide overlaps by different rules, both find the group that every module belongs to; where they would not, as few groups as
 /// possible list their modules' names instead. Groups are in the order given, or in one that makes more of them keep their
-/// targets, and so that transformers takes the group of the experts for them. `ignore` holds the modules without a group.
+/// targets, and so that transformers takes the group of the experts for them. `ignore` holds the modules without a group, and a pattern in place
+/// of gpt-oss's experts.
 quant::QuantizationConfig with_targets(const std::vector<quant::QuantizationScheme>& schemes,
                                        const GroupedModules& grouped);
 

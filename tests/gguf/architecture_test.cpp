@@ -169,7 +169,8 @@ TEST(Architecture, RefusesPositionsThatLayersStretchInOtherWays) {
   const auto layers = [](Json full, Json windows) {
     return Json{{"rope_parameters", {{"full_attention", std::move(full)}, {"sliding_attention", std::move(windows)}}}};
   };
-  const Json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}}, far = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const Json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}},
+             far = {{"rope_type", "default"}, {"rope_theta", 1e6}};
   const Json linear = {{"rope_type", "linear"}, {"rope_theta", 1e4}, {"factor", 2.0}};
   EXPECT_EQ(architecture_for(config_of("olmo3", layers(linear, plain))).name, "olmo2");
   const std::vector<std::pair<Json, std::string>> cases = {
@@ -177,7 +178,8 @@ TEST(Architecture, RefusesPositionsThatLayersStretchInOtherWays) {
       {config_of("olmo3", {{"rope_theta", 1e4}}), "one rope_theta"},
       {config_of("olmo3", layers(linear, linear)), "layers with a window"},
       {config_of("gemma3_text", layers(linear, linear)), "layers with a window"},
-      {config_of("qwen3", {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}), "by linear or yarn scaling"}};
+      {config_of("qwen3", {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
+       "by linear or yarn scaling"}};
   for (const auto& [config, named] : cases)
     EXPECT_NE(refusal([&, &config = config] { architecture_for(config); }).find(named), std::string::npos) << config;
 }

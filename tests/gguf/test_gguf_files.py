@@ -276,6 +276,16 @@ def test_scales_of_inputs_are_chosen_for_blocks(llama, data, tmp_path):
     assert scaled < 1.05 * plain
 
 
+def test_max_quality(llama, data, tmp_path):
+    """Rotations first: other values in every matrix, the same function."""
+    found = {}
+    for quality in "best", "max":
+        file = program.oneshot(llama, tmp_path / f"{quality}.gguf", "--scheme", "Q8_0", "--quality", quality, *data)
+        found[quality] = program.run("eval", file, "--reference", llama, "--dataset", data[1], "--dtype", "fp32").json()["kl_divergence"]
+    names = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "max.gguf").tensors}
+    assert "output.weight" in names and 0 < found["max"] < 3 * found["best"], found
+
+
 def test_killed_and_resumed(llama, data, tmp_path):
     arguments = [*data, "--quality", "best", "--sequential-targets", "Linear"]
     undisturbed = program.oneshot(llama, tmp_path / "first.gguf", *arguments).read_bytes()

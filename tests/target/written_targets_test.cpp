@@ -82,6 +82,23 @@ TEST(WrittenTargetsTest, AModuleKnownByTwoNamesIsFoundByBoth) {
   EXPECT_EQ(lists[1], std::vector<std::string>{"Linear"});
 }
 
+TEST(WrittenTargetsTest, GptOssIsUnderstoodAsVllmRenamesIt) {
+  GroupedModules grouped{.modules = {}, .groups = {}, .gpt_oss = true};
+  for (const char* name :
+       {"m.0.self_attn.q_proj", "m.0.mlp.experts.3.down_proj", "m.0.mlp.experts.3.up_proj", "lm_head"}) {
+    grouped.modules.push_back({name, {"Linear"}});
+    grouped.groups.push_back(has(name, "attn") ? 0 : -1);
+  }
+  const auto config_for = [&](const char* target) { return with_targets({scheme_with({target})}, grouped); };
+  EXPECT_EQ(config_for("re:.*self_attn.*").groups[0].second.targets, std::vector<std::string>{"m.0.self_attn.q_proj"});
+  for (const char* kept : {"Linear", "re:.*q_proj"})
+    EXPECT_EQ(config_for(kept).groups[0].second.targets, std::vector<std::string>{kept});
+  EXPECT_EQ(config_for("Linear").ignore, (std::vector<std::string>{"lm_head", "re:.*[.]experts[.].*"}));
+  grouped.gpt_oss = false;
+  EXPECT_EQ(config_for("re:.*self_attn.*").groups[0].second.targets, std::vector<std::string>{"re:.*self_attn.*"});
+  EXPECT_EQ(config_for("Linear").ignore.size(), 3U);
+}
+
 TEST(WrittenTargetsTest, ManyGroupsSortAsTheyAreNumbered) {
   GroupedModules grouped;
   Lists targets;

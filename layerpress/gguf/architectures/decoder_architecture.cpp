@@ -214,7 +214,8 @@ void DecoderArchitecture::rope_scaling_keys() {
   config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss", place,
                   "rounds yarn's range to whole features (truncate)");
   const double fast = rope_.number("beta_fast", 32), slow = rope_.number("beta_slow", 1);
-  config_.require((fast == 0 || fast == 32) && (slow == 0 || slow == 1), place, "has a beta_fast of 32 and a beta_slow of 1");
+  config_.require((fast == 0 || fast == 32) && (slow == 0 || slow == 1), place,
+                  "has a beta_fast of 32 and a beta_slow of 1");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   set("rope.scaling.original_context_length", without_fraction(original, "original_max_position_embeddings"));

@@ -76,11 +76,12 @@ double yarn_magnitude(double factor, double mscale) {
 /// Of linear and yarn scaling. llama.cpp reads no other key of them for these architectures.
 Json keyed_scaling(const FileFacts& file, const std::string& kind) {
   Json scaling = {{"rope_type", kind}, {"factor", 1.0}};  // llama.cpp's if the file has none
-  for (const auto& [to, from] : {std::pair{"factor", "factor"},
-                                 {"original_max_position_embeddings", "original_context_length"}})
+  for (const auto& [to, from] :
+       {std::pair{"factor", "factor"}, {"original_max_position_embeddings", "original_context_length"}})
     if (const Json value = file.value(std::string("rope.scaling.") + from); !value.is_null()) scaling[to] = value;
   if (const Json value = file.value("rope.scaling.attn_factor"); kind == "yarn" && value.is_number())
-    scaling["attention_factor"] = value.get<double>() * usual_yarn_magnitude(json_get<double>(scaling, "factor", "GGUF"));
+    scaling["attention_factor"] =
+        value.get<double>() * usual_yarn_magnitude(json_get<double>(scaling, "factor", "GGUF"));
   // The key of DeepSeek's models, which scale scores by the same factor that they scale queries and keys by.
   if (const Json value = file.value("rope.scaling.yarn_log_multiplier"); value.is_number())
     scaling["mscale"] = scaling["mscale_all_dim"] = std::round(value.get<double>() * 1e7) / 1e6;

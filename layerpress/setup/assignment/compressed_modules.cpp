@@ -138,6 +138,7 @@ target::CompressedModules compressed_modules(const OpenedModel& model, const com
   const Compressed compressed = compressed_of(model, assignments);
   target::CompressedModules result;
   target::GroupedModules& grouped = result.modules;
+  grouped.gpt_oss = json_get_or<std::string>(model.checkpoint->config(), "model_type", "config.json", "") == "gpt_oss";
   std::set<std::string> visited;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];

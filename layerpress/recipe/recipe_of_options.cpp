@@ -123,11 +123,12 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
   return first;
 }
 
-/// Moves what the first modifier that prunes will prune, as GPTQModifier's error_propagation would; nullopt if none prunes.
+/// Moves what the first modifier that prunes will prune, further than GPTQModifier does, because pruning leaves greater errors (docs/quality.md);
+/// nullopt if none prunes.
 std::optional<ModifierEntry> moving_before_pruning(const Recipe& recipe, const std::string& quality) {
   for (const ModifierEntry& entry : recipe.modifiers) {
     if (entry.type != "SparseGPTModifier" && entry.type != "WandaPruningModifier") continue;
-    OrderedJson arguments = {{"targets", "Linear"}, {"strength", 0.8}, {"damping", 0.3}, {"residual", 0.4}};
+    OrderedJson arguments = {{"targets", "Linear"}, {"strength", 1.0}, {"damping", 0.1}, {"residual", 0.7}};
     for (const char* key : {"targets", "ignore"})
       if (json_has(entry.arguments, key)) arguments[key] = entry.arguments[key];
     return ModifierEntry{

@@ -145,7 +145,7 @@ TEST(Architecture, ReadsTheLanguageModelOfSeveralModalities) {
 }
 
 TEST(Architecture, ScalesYarnAsTransformersDoes) {
-  const auto with = [](const char* type, Json more) {
+  const auto with = [](const char* type, const Json& more) {
     Json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};
     scaling.update(more);
     return config_of(type, {{"rope_scaling", scaling}});

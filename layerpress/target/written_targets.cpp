@@ -60,12 +60,14 @@ bool finds_groups(const Layout& layout, const GroupedModules& grouped) {
 }
 
 /// Whether both readers find every module's group.
-bool is_understood(Layout layout, GroupedModules grouped) {
+bool is_understood(const Layout& layout, const GroupedModules& grouped) {
   if (!finds_groups(layout, grouped)) return false;
   if (!grouped.gpt_oss) return true;
-  for (Targets& list : layout.targets) std::transform(list.begin(), list.end(), list.begin(), renamed);
-  for (quant::ModuleName& module : grouped.modules) module.name = renamed(module.name);
-  return finds_groups(layout, grouped);
+  Layout other = layout;
+  for (Targets& list : other.targets) std::transform(list.begin(), list.end(), list.begin(), renamed);
+  GroupedModules modules = grouped;
+  for (quant::ModuleName& module : modules.modules) module.name = renamed(module.name);
+  return finds_groups(other, modules);
 }
 
 /// The modules without a group. vLLM renames the entries of gpt-oss's down projections, so that it would find only the others among them.

@@ -12,8 +12,7 @@ namespace layerpress::target {
 struct GroupedModules {
   std::vector<quant::ModuleName> modules;
   std::vector<int> groups;
-  bool gpt_oss =
-      false;  ///< of this model, whose modules and targets vLLM renames: `.self_attn.` and endings of experts
+  bool gpt_oss = false;  ///< vLLM renames this model's modules and targets: `.self_attn.`, and what experts end with
 };
 
 /// What a result holds compressed, as its readers know it.

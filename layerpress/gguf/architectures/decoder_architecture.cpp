@@ -213,16 +213,28 @@ void DecoderArchitecture::rope_scaling_keys() {
   // llama.cpp rounds the range of features that yarn blends.
   config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss", place,
                   "rounds yarn's range to whole features (truncate)");
-  const double fast = rope_.number("beta_fast", 32), slow = rope_.number("beta_slow", 1);
-  config_.require((fast == 0 || fast == 32) && (slow == 0 || slow == 1), place,
-                  "has a beta_fast of 32 and a beta_slow of 1");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   set("rope.scaling.original_context_length", without_fraction(original, "original_max_position_embeddings"));
+  yarn_range_keys();
   if (result_.name == "deepseek2") return;  // which has a key of its own for it
   const double usual = usual_yarn_magnitude(rope_.number("factor", 1)), magnitude = yarn_magnitude(rope_);
   if (std::abs(magnitude - usual) > 1e-6 * usual)
     set("rope.scaling.attn_factor", static_cast<float>(magnitude / usual));
+}
+
+/// llama.cpp has options for yarn's range, and takes 32 and 1 without them, whatever the file says.
+void DecoderArchitecture::yarn_range_keys() {
+  std::string options;
+  for (const auto& [name, usual] : {std::pair{"beta_fast", 32.0}, {"beta_slow", 1.0}}) {
+    if (!rope_.has(name)) continue;
+    const double beta = rope_.number(name, usual);
+    set(std::string("rope.scaling.yarn_") + name, static_cast<float>(beta));
+    if (beta != 0 && beta != usual)
+      options += fmt::format(" --yarn-{} {:g}", name == std::string("beta_fast") ? "beta-fast" : "beta-slow", beta);
+  }
+  if (!options.empty())
+    result_.notes.push_back("llama.cpp does not read the range of yarn from the file; start it with" + options);
 }
 
 void DecoderArchitecture::rotated_part_key() {

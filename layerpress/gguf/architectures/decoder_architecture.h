@@ -92,6 +92,7 @@ class DecoderArchitecture {
   void check_activation(const DecoderTraits& traits) const;
   void state_layer_types(bool (*otherwise)(std::int64_t layer));
   void llama3_factors();
+  void yarn_range_keys();
 
   ModelConfig& config_;
   RopeConfig rope_;

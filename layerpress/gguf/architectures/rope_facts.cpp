@@ -73,11 +73,13 @@ double yarn_magnitude(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-/// Of linear and yarn scaling. llama.cpp reads no other key of them for these architectures.
+/// Of linear and yarn scaling.
 Json keyed_scaling(const FileFacts& file, const std::string& kind) {
   Json scaling = {{"rope_type", kind}, {"factor", 1.0}};  // llama.cpp's if the file has none
-  for (const auto& [to, from] :
-       {std::pair{"factor", "factor"}, {"original_max_position_embeddings", "original_context_length"}})
+  for (const auto& [to, from] : {std::pair{"factor", "factor"},
+                                 {"original_max_position_embeddings", "original_context_length"},
+                                 {"beta_fast", "yarn_beta_fast"},
+                                 {"beta_slow", "yarn_beta_slow"}})
     if (const Json value = file.value(std::string("rope.scaling.") + from); !value.is_null()) scaling[to] = value;
   if (const Json value = file.value("rope.scaling.attn_factor"); kind == "yarn" && value.is_number())
     scaling["attention_factor"] =

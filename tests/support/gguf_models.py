@@ -54,6 +54,8 @@ MODELS = {
     "deepseek v3": ("DeepseekV3", {"scoring_func": "sigmoid"}),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": True, "pad_token_id": None, "eos_token_id": 1}),
+    "glm4 with whole heads rotated": ("Glm4", {"head_dim": 16, "attention_bias": True, "pad_token_id": None, "eos_token_id": 1,
+                                               "partial_rotary_factor": 1.0}),
     "gpt-oss": ("GptOss", {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, **WINDOW,
                            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
 }

@@ -31,7 +31,7 @@ DecoderArchitecture::DecoderArchitecture(ModelConfig& config, const DecoderTrait
   result_.name = traits.name;
   result_.metadata = {{"general.architecture", traits.name}, {"general.type", std::string("model")}};
   read_sizes(traits);
-  state_rope(config, head_dim_, traits.rope.by_layers);
+  state_rope(config, head_dim_, traits.rope);
   rope_ = read_rope(config, traits.rope);
   config_.state(traits.activation_key, traits.activation);
   check_activation(traits);

@@ -102,7 +102,7 @@ double yarn_magnitude(const RopeConfig& rope) {
   return yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all);
 }
 
-void state_rope(ModelConfig& config, std::uint32_t head_dim, bool by_layers) {
+void state_rope(ModelConfig& config, std::uint32_t head_dim, const RopeDefaults& otherwise) {
   if (config.file() == nullptr) return;
   const FileFacts& file = *config.file();
   const Json theta = file.value("rope.freq_base");
@@ -110,8 +110,8 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim, bool by_layers) {
   if (const Json local = file.value("rope.freq_base_swa"); !local.is_null())
     config.state("rope_local_base_freq", local);
   const Json rotated = file.value("rope.dimension_count");
-  if (rotated.is_number() && rotated.get<double>() > 0 && rotated.get<double>() < head_dim)
-    config.state("partial_rotary_factor", rotated.get<double>() / head_dim);
+  const double part = rotated.is_number() ? rotated.get<double>() / head_dim : 0;
+  if (part > 0 && (part < 1 || (part == 1 && otherwise.rotated_part < 1))) config.state("partial_rotary_factor", part);
   const Json kind = file.value("rope.scaling.type");
   if (file.has_tensor(kLlama3Factors)) {
     const std::vector<float> divisors = file.values(kLlama3Factors);
@@ -129,7 +129,7 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim, bool by_layers) {
           shortened(kind));
     config.state("rope_scaling", keyed_scaling(file, kind.get<std::string>()));
   }
-  if (!by_layers) return;
+  if (!otherwise.by_layers) return;
   const Json stated = config.number("rope_theta", 10000);
   Json full = config.object("rope_scaling");
   if (!full.contains("rope_type")) full["rope_type"] = "default";

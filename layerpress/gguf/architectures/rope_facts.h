@@ -8,8 +8,8 @@ namespace layerpress::gguf {
 
 /// If the config is made from a file: the entries of its rotary embedding, `rope_theta`, `rope_scaling` and others, from the keys and
 /// from the tensors with factors of frequencies. Throws CheckpointError for factors that no way of stretching positions gives.
-/// `by_layers`: as RopeDefaults has it; layers with a window are not stretched.
-void state_rope(ModelConfig& config, std::uint32_t head_dim, bool by_layers);
+/// `otherwise`: what config.json means without them. With `by_layers`, layers with a window are not stretched.
+void state_rope(ModelConfig& config, std::uint32_t head_dim, const RopeDefaults& otherwise);
 
 /// By what llama.cpp multiplies queries and keys where yarn stretches positions by `factor` and the file says nothing of it.
 double usual_yarn_magnitude(double factor);

@@ -387,14 +387,14 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
     try {
       const at::Tensor expected = source.checkpoint->tensor(name), found = result.checkpoint->tensor(name);
       const at::Tensor known = norm_scales(change, expected, result, source);
-      if (quantized == result.quantized.end())
+      if (quantized == result.quantized.end()) {
         compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name),
                         result.file_metadata.has_value(), findings);
-      else if (const auto error = quantized->second.shape.size() != 2
-                                      ? std::nullopt
-                                      : compare_weight(described(quantized->second), expected, found, change, known,
-                                                       findings, changes.follow_original))
-        comparison.errors.push_back({parent_name(name), *error});
+      } else if (quantized->second.shape.size() == 2) {
+        const auto error = compare_weight(described(quantized->second), expected, found, change, known, findings,
+                                          changes.follow_original);
+        if (error) comparison.errors.push_back({parent_name(name), *error});
+      }
     } catch (const CheckpointError& error) {
       findings.fault("codes", name, error.what());
     }

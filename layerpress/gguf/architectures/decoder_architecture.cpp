@@ -198,21 +198,20 @@ void DecoderArchitecture::expert_names(const std::string& module, std::int64_t i
 
 void DecoderArchitecture::rope_scaling_keys() {
   const std::string& kind = rope_.kind;
-  const char* const place = config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  config_.require(rope_.local_kind.empty() || rope_.local_kind == "default", place,
+  config_.require(rope_.local_kind.empty() || rope_.local_kind == "default", rope_.entry,
                   "does not stretch positions in layers with a window");
   if (kind == "default" || kind == "none") return;
   const bool takes_factors = result_.name == "llama" || result_.name == "granite";
   if (kind == "llama3" && takes_factors) return llama3_factors();
-  config_.require(kind == "linear" || kind == "yarn", place,
+  config_.require(kind == "linear" || kind == "yarn", rope_.entry,
                   takes_factors ? "stretches positions by linear, yarn or llama3 scaling"
                                 : "stretches positions by linear or yarn scaling");
   set("rope.scaling.type", kind);
   set("rope.scaling.factor", static_cast<float>(rope_.number("factor", 1)));
   if (kind == "linear") return;
   // llama.cpp rounds the range of features that yarn blends.
-  config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss", place,
-                  "rounds yarn's range to whole features (truncate)");
+  config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss",
+                  rope_.entry, "rounds yarn's range to whole features (truncate)");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   set("rope.scaling.original_context_length", without_fraction(original, "original_max_position_embeddings"));

@@ -139,8 +139,7 @@ Architecture deepseek2_architecture(ModelConfig& config) {
     const double magnitude = made.rope().number("mscale_all_dim", 0);
     config.require(
         magnitude != 0 && made.rope().number("mscale", 0) == magnitude && !made.rope().has("attention_factor"),
-        config.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
-        "scales scores by yarn's mscale, which is also its mscale_all_dim");
+        made.rope().entry, "scales scores by yarn's mscale, which is also its mscale_all_dim");
   }
   if (made.rope().has("mscale_all_dim"))
     made.set("rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * made.rope().number("mscale_all_dim", 0)));

@@ -151,7 +151,8 @@ double RopeConfig::number(const char* key, double otherwise) const {
 
 RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults) {
   RopeConfig rope;
-  const Json all = config.has("rope_parameters") ? config.object("rope_parameters") : config.object("rope_scaling");
+  if (config.has("rope_parameters")) rope.entry = "rope_parameters";
+  const Json all = config.object(rope.entry);
   const Json local = of_layers(all, "sliding_attention");
   rope.parameters =
       all.contains("full_attention") || all.contains("sliding_attention") ? of_layers(all, "full_attention") : all;

@@ -82,6 +82,7 @@ struct RopeConfig {
   double local_theta = 0;  ///< of layers with a sliding window; 0 if it is the same
   std::string local_kind;  ///< of layers with a sliding window; empty if nothing is said of them
   double rotated_part = 1;
+  const char* entry = "rope_scaling";  ///< of the config that has the parameters
 
   double number(const char* key, double otherwise) const;
   bool has(const char* key) const { return json_has(parameters, key); }

@@ -15,6 +15,7 @@
 #include "layerpress/base/files/missing_folder.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/rewrite/rewrite.h"
@@ -72,9 +73,11 @@ void check_writable(const OneshotOptions& options) {
   if (!options.imatrix.empty()) require_writable("--imatrix", options.imatrix);
 }
 
-/// The original's own quantization is not the output's.
+/// The original's own quantization is not the output's, but its numbers of experts are.
 Json without_quantization(Json config) {
   for (const char* key : {"quantization_config", "compression_config"}) {
+    if (const Json own = config.value(key, Json()); own.is_object() && json_has(own, model::kExpertCountsKey))
+      config[model::kExpertCountsKey] = own[model::kExpertCountsKey];
     config.erase(key);
     if (config.contains("text_config") && config["text_config"].is_object()) config["text_config"].erase(key);
   }
@@ -87,6 +90,9 @@ Json output_config(const setup::RunSetup& setup) {
   Json config = without_quantization(setup.model.checkpoint->config());
   if (setup.assignments.quantizes() || !setup.model.kept.empty()) {
     auto [member, value] = setup.target->config_of(setup::compressed_modules(setup.model, setup.assignments));
+    for (const Json* section : {&config, json_has(config, "text_config") ? &config["text_config"] : nullptr})
+      if (section != nullptr && json_has(*section, model::kExpertCountsKey))
+        value[model::kExpertCountsKey] = (*section)[model::kExpertCountsKey];
     config[member] = std::move(value);
   }
   const graph::Graph& graph = setup.model.traced.graph;

@@ -11,6 +11,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/facts/expert_layers.h"
+#include "layerpress/model/blocks/decoder_config.h"
 
 namespace layerpress::rewrite {
 namespace {
@@ -52,15 +53,24 @@ void patch_sections(const Json& config, Json& patch, Add&& add) {
   if (!text.empty()) patch["text_config"] = std::move(text);
 }
 
-/// The patch of config.json that says how many experts there are; empty if nothing in it does.
-Json count_patch(const Json& config, std::int64_t experts, std::int64_t kept) {
+/// The patch of config.json that says how many experts there are; empty if nothing in it does. `of_layers`: where they differ, all
+/// numbers; else null.
+Json count_patch(const Json& config, std::int64_t experts, std::int64_t kept, const Json& of_layers) {
   Json patch = Json::object();
   patch_sections(config, patch, [&](const Json& section, Json& own) {
     for (const auto& [key, value] : section.items())
       if (counts_experts(key, value, experts))
         own[key] = value.is_array() ? Json(std::vector(value.size(), kept)) : Json(kept);
+    if (!own.empty() && !of_layers.is_null())
+      own[model::kExpertCountsKey] = {{"method", "prune"}, {"num_experts", of_layers}};
   });
   return patch;
+}
+
+/// 3 of "model.layers.3.mlp".
+std::size_t layer_number(const std::string& name) {
+  constexpr std::string_view kList = ".layers.";
+  return std::stoul(name.substr(name.find(kList) + kList.size()));
 }
 
 /// What a layer for multi-token prediction is stored under, if the tensor is an expert's of one: "mtp.", "model.layers.61.".
@@ -86,9 +96,11 @@ class Slicing {
     const Json& config = model_.checkpoint->config();
     ExpertMixture mixture{.experts = static_cast<std::int64_t>(first.experts.size())};
     for (const ExpertLayer& layer : layers_) mixture.layers.push_back(layer.name);
+    mixture.uniform_reason = "transformers exports its graph with one number of experts";
     if (const graph::Route* route = route_of(model_.traced.graph, first)) {
       mixture.top_k = route->top_k, mixture.groups = route->groups, mixture.top_groups = route->top_groups;
       mixture.least_of_group = route->group_score == "top2" ? 2 : 1;
+      mixture.uniform_reason = route->groups == 1 ? "" : "its experts are chosen in groups of one size";
       return mixture;
     }
     mixture.top_k = number_of(config, {"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k",
@@ -102,18 +114,32 @@ class Slicing {
   Changes changes(const KeptExperts& kept) {
     check();
     const auto experts = static_cast<std::int64_t>(layers_.front().experts.size());
-    const auto count = static_cast<std::int64_t>(kept.begin()->second.size());
+    std::vector<std::size_t> counts;
+    for (const ExpertLayer& layer : layers_) counts.push_back(kept.at(layer.name).size());
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     changes_.is_traced_again = true;
-    changes_.config = count_patch(model_.checkpoint->config(), experts, count);
+    changes_.config = count_patch(model_.checkpoint->config(), experts, static_cast<std::int64_t>(*most),
+                                  *least == *most ? Json() : counts_of_layers(kept));
     if (changes_.config.empty())
       refuse(fmt::format("no number of config.json counts the {} experts of a layer", experts));
     for (const ExpertLayer& layer : layers_) slice(layer, kept.at(layer.name));
-    changes_.text = fmt::format("keeps {} of {} experts in each of {} layers", count, experts, layers_.size());
+    changes_.text = fmt::format("keeps {} of {} experts in each of {} layers",
+                                *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most),
+                                experts, layers_.size());
     leave_out_predicting_layers();
     return std::move(changes_);
   }
 
  private:
+  /// A number for each decoder layer, null for one without experts.
+  Json counts_of_layers(const KeptExperts& kept) const {
+    const auto layers = number_of(model_.checkpoint->config(), {"num_hidden_layers"}).value_or(0);
+    Json counts = Json::array();
+    counts.get_ref<Json::array_t&>().resize(static_cast<std::size_t>(layers));
+    for (const ExpertLayer& layer : layers_) counts.at(layer_number(layer.name)) = kept.at(layer.name).size();
+    return counts;
+  }
+
   [[noreturn]] void refuse(const std::string& reason) const {
     throw RecipeError("[recipe.check] {}: {}, so that its experts cannot be removed", where_, reason);
   }

@@ -336,6 +336,9 @@ def test_experts_in_memory_are_removed_and_quantized(samples, tmp_path):
 
     folder = tiny_models.save(tmp_path / "experts", family="Qwen3Moe", num_experts_per_tok=2, num_experts=4, moe_intermediate_size=32, head_dim=16)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    with pytest.raises(layerpress.RecipeError, match="a model in memory has one number of experts"):
+        layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=REAPPruningModifier(sparsity=0.5, uniform=False),
+                           output_dir=tmp_path / "out", progress=False)
     recipe = [REAPPruningModifier(sparsity=0.5), QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*gate$"])]
     layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=recipe, output_dir=tmp_path / "out", max_seq_length=16,
                        num_calibration_samples=4, progress=False)

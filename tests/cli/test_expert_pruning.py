@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 from support import any_model, program, tiny_models
-from support.pruned_experts import plain_choice, recipe, sliced, total_experts
+from support.pruned_experts import perplexity_with, plain_choice, plain_choice_over_layers, recipe, sliced, total_experts
 from support.selection import nightly_but
 from support.watched_runs import contents, differing, killed
 
@@ -89,6 +89,60 @@ def test_choice(source, samples, results, tmp_path):
     rows = [json.loads(line)["input_ids"] for line in samples.read_text().splitlines()]
     assert kept == plain_choice(source, rows, dropped=4)
     assert len({tuple(experts) for experts in kept.values()}) == 3
+
+
+def test_different_numbers(source, samples, results, tmp_path):
+    """One share for all layers together. transformers' modules compute what such a result does, although it cannot load it."""
+    rows = [json.loads(line)["input_ids"] for line in samples.read_text().splitlines()]
+    out, kept = pruned(source, results / "out", samples, tmp_path, uniform=False)
+    assert kept == plain_choice_over_layers(source, rows, dropped=12, least=2)
+    counts = [len(own) for own in kept.values()]
+    assert len(set(counts)) > 1 and sum(counts) == 12
+    config = json.loads((out / "config.json").read_text())
+    expected = {"method": "prune", "num_experts": counts}
+    assert config["moe_sparsity_config"] == expected and total_experts(out) == max(counts)
+
+    def perplexity(folder):
+        return program.run("eval", folder, "--dataset", samples, *EXACT).json()["perplexity"]
+
+    wanted = perplexity_with(source, kept, rows)
+    assert perplexity(out) == pytest.approx(wanted, rel=1e-5)
+    assert program.run("verify", out, "--source", source).code == 0
+    # Quantized in the same command, and afterwards: the same bytes.
+    modifier = ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]})
+    (tmp_path / "quantized").mkdir()
+    once, _ = pruned(source, results / "once", samples, tmp_path / "quantized", modifier, uniform=False)
+    again = tmp_path / "quantizer.yaml"
+    again.write_text(json.dumps({"a_stage": {"m_modifiers": {modifier[0]: modifier[1]}}}))
+    twice = program.oneshot(out, results / "twice", "--recipe", again, "--dataset", samples, *EXACT)
+    for folder in (once, twice):
+        config = json.loads((folder / "config.json").read_text())
+        assert config["moe_sparsity_config"] == config["quantization_config"]["moe_sparsity_config"] == expected
+        assert program.run("verify", folder, "--source", source if folder == once else out).code == 0
+    found = tiny_models.tensors(twice)
+    assert [name for name, tensor in tiny_models.tensors(once).items() if not torch.equal(tensor, found[name])] == []
+    assert perplexity(once) == pytest.approx(wanted, rel=0.01)
+    # A reader of compressed-tensors' place alone; the numbers outlive another compression.
+    del config["moe_sparsity_config"]
+    (twice / "config.json").write_text(json.dumps(config))
+    assert perplexity(twice) == perplexity(once)
+
+
+def test_different_numbers_are_refused(source, samples, results, tmp_path):
+    def refused(folder, *fragments, options=(), **arguments):
+        program.fails("oneshot", folder, "--output", results / "out", "--recipe", recipe(tmp_path, uniform=False, **arguments), "--dataset",
+                      samples, *options, fragments=fragments)
+
+    refused(source, "removes 21 experts, but at most 18 can go", sparsity=0.9)
+    refused(any_model.save(tmp_path / "granite", "granitemoe"), "uniform: false", "one number of experts")
+    out, _ = pruned(source, results / "out", samples, tmp_path, uniform=False)
+    program.fails("oneshot", out, "--output", results / "model.gguf", "--scheme", "F16", fragments=["moe_sparsity_config", "equally many"])
+    config = json.loads((out / "config.json").read_text())
+    for damage, fragment in (({"method": "novice"}, "only 'prune' is"), ({"num_experts": [3, 3]}, "2 entries for 3 layers"),
+                             ({"num_experts": [1, 4, 4]}, "layer 0 has 1 experts"), ({"num_experts": ["3", 4, 4]}, "is no number")):
+        broken = {**config, "moe_sparsity_config": {**config["moe_sparsity_config"], **damage}}
+        (out / "config.json").write_text(json.dumps(broken))
+        program.fails("inspect", out, fragments=["moe_sparsity_config", fragment])
 
 
 QUANTIZERS = {

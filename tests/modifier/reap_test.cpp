@@ -32,6 +32,32 @@ std::vector<std::int64_t> plain_kept_experts(const std::vector<double>& saliency
   return {kept.begin(), kept.end()};
 }
 
+/// Removes the worst expert of all layers, one at a time.
+std::vector<std::vector<std::int64_t>> plain_kept_over_layers(const std::vector<std::vector<double>>& saliency,
+                                                              std::int64_t dropped, std::int64_t least) {
+  std::vector<std::set<std::int64_t>> kept(saliency.size());
+  for (std::size_t layer = 0; layer < saliency.size(); ++layer)
+    for (std::size_t e = 0; e < saliency[layer].size(); ++e) kept[layer].insert(static_cast<std::int64_t>(e));
+  const auto score = [&](std::size_t layer, std::int64_t e) {
+    const double greatest = *std::max_element(saliency[layer].begin(), saliency[layer].end());
+    return greatest > 0 ? saliency[layer][static_cast<std::size_t>(e)] / greatest : 0;
+  };
+  for (std::int64_t i = 0; i < dropped; ++i) {
+    std::size_t worst_layer = 0;
+    std::int64_t worst = -1;
+    for (std::size_t layer = 0; layer < kept.size(); ++layer)
+      for (const std::int64_t e : kept[layer]) {
+        if (static_cast<std::int64_t>(kept[layer].size()) <= least) continue;
+        const bool lower = worst < 0 || score(layer, e) < score(worst_layer, worst);
+        if (lower || (score(layer, e) == score(worst_layer, worst) && e >= worst)) worst_layer = layer, worst = e;
+      }
+    kept[worst_layer].erase(worst);
+  }
+  std::vector<std::vector<std::int64_t>> lists;
+  for (const std::set<std::int64_t>& own : kept) lists.emplace_back(own.begin(), own.end());
+  return lists;
+}
+
 TEST(KeptExperts, AreThoseThatThePlainVersionLeaves) {
   std::mt19937 dice(3);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same numbers in every run
   for (const std::int64_t groups : {1, 2, 4})
@@ -43,6 +69,21 @@ TEST(KeptExperts, AreThoseThatThePlainVersionLeaves) {
       }
   EXPECT_EQ(kept_experts({3, 1, 2, 0}, 1, 2), (std::vector<std::int64_t>{0, 2}));
   EXPECT_EQ(kept_experts({3, 4, 2, 0}, 2, 1), (std::vector<std::int64_t>{1, 2}));
+}
+
+TEST(KeptExperts, OverLayersAreThoseThatThePlainVersionLeaves) {
+  std::mt19937 dice(5);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same numbers in every run
+  for (const std::int64_t least : {1, 3})
+    for (const std::int64_t dropped : {1, 5, 9, 15})
+      for (const int levels : {1, 3, 1000}) {
+        std::vector<std::vector<double>> saliency(3, std::vector<double>(8));
+        for (std::vector<double>& layer : saliency)
+          for (double& own : layer) own = static_cast<double>(dice() % levels);
+        EXPECT_EQ(kept_over_layers(saliency, dropped, least), plain_kept_over_layers(saliency, dropped, least));
+      }
+  // The second layer's are ten times as large, which says nothing about its worth.
+  EXPECT_EQ(kept_over_layers({{4, 3, 1}, {10, 40, 20}}, 2, 1),
+            (std::vector<std::vector<std::int64_t>>{{0, 1}, {1, 2}}));
 }
 
 TEST(ExpertFigures, WithoutTokensAreZero) {
@@ -92,7 +133,12 @@ TEST(ExpertPruning, RefusesArgumentsByName) {
     EXPECT_NE(refusal({{"sparsity", part}}).find("between 0 and 1"), std::string::npos) << part;
   EXPECT_NE(refusal({{"sparsity", 0.1}}).find("removes none of the 8 experts"), std::string::npos);
   EXPECT_NE(refusal({{"sparsity", 0.9}}).find("but the model needs 2 there"), std::string::npos);
-  EXPECT_NE(refusal({{"sparsity", 0.5}, {"uniform", false}}).find("unknown argument 'uniform'"), std::string::npos);
+  EXPECT_EQ(refusal({{"sparsity", 0.5}, {"uniform", false}}), "");
+  EXPECT_NE(refusal({{"sparsity", 0.9}, {"uniform", false}}).find("removes 7 experts, but at most 6 can go"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"sparsity", 0.1}, {"uniform", false}}).find("removes none of the 8 experts"), std::string::npos);
+  EXPECT_NE(refusal({{"sparsity", 0.5}, {"uniform", false}}, {{"n_group", 2}, {"topk_group", 1}}).find("in groups"),
+            std::string::npos);
   EXPECT_NE(refusal({{"sparsity", 0.5}, {"report_path", "kept.txt"}}).find(".json"), std::string::npos);
   EXPECT_NE(refusal({{"sparsity", 0.5}, {"ignore", {"layers.1"}}}).find("model.layers.1.mlp"), std::string::npos);
   EXPECT_EQ(refusal({{"sparsity", 0.5}, {"ignore", {"layers.0"}}}), "");  // has no experts

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 import shutil
 
@@ -66,22 +67,59 @@ def saliency(mlp, x):
     return found
 
 
+def keep(layer, stay):
+    """Leaves a layer of a Qwen3Moe model only these experts."""
+    for owner, name in ((layer.mlp.gate, "weight"), (layer.mlp.experts, "gate_up_proj"), (layer.mlp.experts, "down_proj")):
+        setattr(owner, name, torch.nn.Parameter(copy.deepcopy(getattr(owner, name).data[stay])))
+    for owner in (layer.mlp, layer.mlp.gate, layer.mlp.experts):
+        if hasattr(owner, "num_experts"):
+            owner.num_experts = len(stay)
+
+
+def measured(model, layer, samples):
+    """The saliencies of the layer's experts."""
+    inputs = []
+    hook = layer.mlp.register_forward_pre_hook(lambda _, given: inputs.append(given[0].reshape(-1, given[0].shape[-1])))
+    for sample in samples:
+        model(torch.tensor([list(sample)]), use_cache=False)
+    hook.remove()
+    return torch.tensor(saliency(layer.mlp, torch.cat(inputs)))
+
+
 @torch.no_grad()
 def plain_choice(source, samples, dropped):
     """{layer: kept experts} of a Qwen3Moe model. A layer is measured behind layers without the experts that go."""
     model, kept = tiny_models.load(source), {}
     for number, layer in enumerate(model.model.layers):
-        inputs = []
-        hook = layer.mlp.register_forward_pre_hook(lambda _, given, into=inputs: into.append(given[0].reshape(-1, given[0].shape[-1])))
-        for sample in samples:
-            model(torch.tensor([list(sample)]), use_cache=False)
-        hook.remove()
-        order = torch.tensor(saliency(layer.mlp, torch.cat(inputs))).argsort(descending=True, stable=True)
-        stay = sorted(order[:len(order) - dropped].tolist())
-        kept[f"model.layers.{number}.mlp"] = stay
-        for owner, name in ((layer.mlp.gate, "weight"), (layer.mlp.experts, "gate_up_proj"), (layer.mlp.experts, "down_proj")):
-            setattr(owner, name, torch.nn.Parameter(copy.deepcopy(getattr(owner, name).data[stay])))
-        for owner in (layer.mlp, layer.mlp.gate, layer.mlp.experts):
-            if hasattr(owner, "num_experts"):
-                owner.num_experts = len(stay)
+        order = measured(model, layer, samples).argsort(descending=True, stable=True)
+        kept[f"model.layers.{number}.mlp"] = sorted(order[:len(order) - dropped].tolist())
+        keep(layer, kept[f"model.layers.{number}.mlp"])
     return kept
+
+
+@torch.no_grad()
+def plain_choice_over_layers(source, samples, dropped, least):
+    """The same where layers may keep different numbers: the whole model is measured, and all experts are compared."""
+    model = tiny_models.load(source)
+    scores = torch.stack([measured(model, layer, samples) for layer in model.model.layers])
+    scores /= scores.max(-1, keepdim=True).values
+    kept = [set(range(scores.shape[1])) for _ in scores]
+    for place in scores.flatten().argsort().tolist():
+        layer, expert = divmod(place, scores.shape[1])
+        if dropped and len(kept[layer]) > least:
+            kept[layer].remove(expert)
+            dropped -= 1
+    return {f"model.layers.{number}.mlp": sorted(own) for number, own in enumerate(kept)}
+
+
+@torch.no_grad()
+def perplexity_with(source, kept, samples):
+    """That of the original in which each layer has only the experts of `kept`."""
+    model, total, count = tiny_models.load(source), 0.0, 0
+    for number, layer in enumerate(model.model.layers):
+        keep(layer, kept[f"model.layers.{number}.mlp"])
+    for sample in samples:
+        ids = torch.tensor([list(sample)])
+        losses = torch.nn.functional.cross_entropy(model(ids, use_cache=False).logits[0, :-1].double(), ids[0, 1:], reduction="sum")
+        total, count = total + float(losses), count + ids.shape[1] - 1
+    return math.exp(total / count)

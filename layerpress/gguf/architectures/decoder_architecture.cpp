@@ -178,6 +178,8 @@ void DecoderArchitecture::expert_keys(const char* count_key, std::uint32_t other
                                       std::uint32_t otherwise_used) {
   config_.take(count_key, "expert_count");
   config_.take("num_experts_per_tok", "expert_used_count");
+  config_.require(!config_.has("moe_sparsity_config"), "moe_sparsity_config",
+                  "has equally many experts in every layer");
   const std::uint32_t count = config_.count(count_key, config_.count("num_local_experts", otherwise_count));
   const std::uint32_t used = config_.count("num_experts_per_tok", otherwise_used);
   config_.require(used <= count, "num_experts_per_tok", "chooses among num_experts");

@@ -37,6 +37,28 @@ std::string activation_function(const Json& config, const DecoderDefaults& defau
   return known->second;
 }
 
+/// Of the config, or of its quantization_config, where compressed-tensors has it.
+std::vector<std::int64_t> layer_experts(const Json& config, std::int64_t num_layers) {
+  const Json quantization = json_get_or<Json>(config, "quantization_config", kConfigFile, Json::object());
+  const Json& owner = json_has(config, kExpertCountsKey) ? config : quantization;
+  if (!json_has(owner, kExpertCountsKey)) return {};
+  const Json& given = owner[kExpertCountsKey];
+  const std::string where = fmt::format("{}: {}", kConfigFile, kExpertCountsKey);
+  if (const auto method = json_get<std::string>(given, "method", where); method != "prune")
+    throw CheckpointError("[model.config] {}: method '{}' is not supported; only 'prune' is", where, method);
+  const auto numbers = json_get<std::vector<Json>>(given, "num_experts", where);
+  if (static_cast<std::int64_t>(numbers.size()) != num_layers)
+    throw CheckpointError("[model.config] {}: num_experts has {} entries for {} layers", where, numbers.size(),
+                          num_layers);
+  std::vector<std::int64_t> counts;
+  for (const Json& number : numbers) {
+    if (!number.is_null() && !number.is_number_integer())
+      throw CheckpointError("[model.config] {}: num_experts has {}, which is no number", where, number.dump());
+    counts.push_back(number.is_null() ? 0 : checked(json_integer(number), "num_experts", kMostExperts));
+  }
+  return counts;
+}
+
 }  // namespace
 
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit) {
@@ -71,6 +93,7 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
     throw CheckpointError("[model.config] config.json: {} attention heads are not a multiple of {} key/value heads",
                           parsed.num_heads, parsed.num_kv_heads);
   parsed.head_dim = head_dim_of(config, parsed, defaults.head_dim);
+  parsed.layer_experts = layer_experts(config, parsed.num_layers);
   return parsed;
 }
 

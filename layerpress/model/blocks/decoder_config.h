@@ -10,6 +10,9 @@
 namespace layerpress::model {
 
 inline constexpr const char* kConfigFile = "config.json";  ///< named in messages
+/// What compressed-tensors calls the numbers of experts where layers have different ones: {"method": "prune", "num_experts": [null, 8,
+/// ...]}, null for a layer without experts.
+inline constexpr const char* kExpertCountsKey = "moe_sparsity_config";
 
 /// The kind of norm that a family uses.
 enum class NormKind {
@@ -34,6 +37,8 @@ struct DecoderConfig {
   std::string hidden_act = "silu";  ///< a GatedActivation function
   bool tie_word_embeddings = false;
   double rope_theta = 10000;  ///< default if the config has none
+  std::vector<std::int64_t>
+      layer_experts{};  ///< of kExpertCountsKey, 0 for null; empty: all layers with experts have equally many
 };
 
 /// The values that a model class assumes for keys missing in config.json (transformers' defaults of that class).
@@ -52,6 +57,8 @@ struct DecoderDefaults {
 
 /// Upper limit for every number of features; no real model is wider.
 constexpr std::int64_t kMostFeatures = 1 << 24;
+/// The same for the experts of a layer.
+constexpr std::int64_t kMostExperts = 65'536;
 
 /// An integer of config.json from 1 to `limit`; throws CheckpointError naming the key.
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit);

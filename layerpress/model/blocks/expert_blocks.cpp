@@ -27,12 +27,24 @@ Symbol shared_expert(Tracer& tracer, const DecoderConfig& config, const ExpertBl
   return tracer.gate(tracer.linear(block.shared_name + "_gate", x, 1, {.class_name = "Gate"}), output);
 }
 
+/// With as many experts as this layer has.
+graph::Route route_of_layer(const DecoderConfig& config, graph::Route route, std::int64_t layer) {
+  if (config.layer_experts.empty()) return route;
+  route.experts = config.layer_experts.at(static_cast<std::size_t>(layer));
+  if (route.experts < route.top_k || route.groups != 1)
+    throw CheckpointError("[model.config] {}: {}: layer {} has {} experts, of which each token takes {} in {} groups",
+                          kConfigFile, kExpertCountsKey, layer, route.experts, route.top_k, route.groups);
+  return route;
+}
+
 }  // namespace
 
-Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block, Symbol x) {
+Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block, std::int64_t layer,
+                    Symbol x) {
   const auto scope = tracer.module(block.name, block.class_name);
-  const Symbol logits = tracer.linear("gate", x, block.route.experts, {.class_name = block.router_class_name});
-  const Symbol routing = tracer.route(logits, block.route);
+  const graph::Route route = route_of_layer(config, block.route, layer);
+  const Symbol logits = tracer.linear("gate", x, route.experts, {.class_name = block.router_class_name});
+  const Symbol routing = tracer.route(logits, route);
   const Symbol routed =
       tracer.experts("experts", x, logits, routing, block.intermediate_size, config.hidden_act, block.experts);
   if (block.shared_intermediate_size == 0) return routed;
@@ -40,7 +52,6 @@ Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlo
 }
 
 ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& defaults, const ExpertKeys& keys) {
-  constexpr std::int64_t kMostExperts = 65'536;
   ExpertConfig parsed;
   // transformers reads either key and writes num_local_experts.
   const char* key = json_has(config, keys.experts) ? keys.experts : "num_local_experts";
@@ -73,7 +84,7 @@ TracedModel expert_language_model(const ExpertDecoder& decoder, const Json& raw_
       return pre_norm_layer(tracer, config, prefix, attention(layer), /*mlp_bias=*/false, x);
     return pre_norm_layer(
         tracer, config, prefix, [&](Symbol input) { return self_attention(tracer, config, attention(layer), input); },
-        [&](Symbol input) { return expert_block(tracer, config, decoder.block, input); }, x);
+        [&](Symbol input) { return expert_block(tracer, config, decoder.block, layer, input); }, x);
   });
 }
 

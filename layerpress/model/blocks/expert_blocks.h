@@ -25,9 +25,9 @@ struct ExpertBlock {
   bool shared_gate = false;  ///< weight its output by the sigmoid of a one-feature linear "<shared_name>_gate"
 };
 
-/// Router, experts and shared expert.
+/// Router, experts and shared expert of a layer. Throws CheckpointError.
 graph::Symbol expert_block(graph::Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block,
-                           graph::Symbol x);
+                           std::int64_t layer, graph::Symbol x);
 
 /// The number of experts (in num_local_experts if not under its own key), the number of experts per token, and their
 /// width, all checked. Throws CheckpointError.

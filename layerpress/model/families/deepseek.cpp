@@ -145,7 +145,7 @@ TracedModel trace(const Json& config, const DecoderConfig& decoder, const Latent
       if (index < first_sparse) return gated_mlp(tracer, decoder, prefix + "MLP", false, inner);
       ExpertBlock block = experts;
       if (with_bias) block.route.bias = tracer.full_name("mlp.gate.e_score_correction_bias");
-      return expert_block(tracer, decoder, block, inner);
+      return expert_block(tracer, decoder, block, index, inner);
     };
     const auto mix = [&](Symbol input) { return latent_attention(tracer, decoder, attention, input); };
     return pre_norm_layer(tracer, decoder, prefix, mix, mlp, x);

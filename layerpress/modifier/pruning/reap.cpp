@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "layerpress/quant/targets/matching.h"
 
@@ -23,9 +24,39 @@ std::vector<std::int64_t> kept_experts(const std::vector<double>& saliency, std:
   return kept;
 }
 
+std::vector<std::vector<std::int64_t>> kept_over_layers(const std::vector<std::vector<double>>& saliency,
+                                                        std::int64_t dropped, std::int64_t least) {
+  struct Expert {
+    double score;
+    std::size_t layer;
+    std::int64_t number;
+  };
+  std::vector<Expert> all;
+  std::vector<std::int64_t> left;
+  for (std::size_t layer = 0; layer < saliency.size(); ++layer) {
+    const double greatest = *std::max_element(saliency[layer].begin(), saliency[layer].end());
+    left.push_back(static_cast<std::int64_t>(saliency[layer].size()));
+    for (std::int64_t e = 0; e < left.back(); ++e)
+      all.push_back({greatest > 0 ? saliency[layer][static_cast<std::size_t>(e)] / greatest : 0, layer, e});
+  }
+  std::sort(all.begin(), all.end(), [](const Expert& a, const Expert& b) {
+    return std::tie(a.score, b.number, b.layer) < std::tie(b.score, a.number, a.layer);
+  });
+  std::vector<std::vector<std::int64_t>> kept(saliency.size());
+  for (const Expert& expert : all) {
+    if (dropped > 0 && left[expert.layer] > least)
+      --dropped, --left[expert.layer];
+    else
+      kept[expert.layer].push_back(expert.number);
+  }
+  for (std::vector<std::int64_t>& own : kept) std::sort(own.begin(), own.end());
+  return kept;
+}
+
 namespace {
 
 const std::vector<Argument> kReapArguments = {{"sparsity", "float"},
+                                              {"uniform", "bool"},
                                               {"ignore", "list[str]"},
                                               {"report_path", "str | None"},
                                               {"kept_experts", "dict[str, list[int]] | None"},
@@ -57,6 +88,7 @@ bool comes_before(const std::string& a, const std::string& b) {
 ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : where_(where) {
   without_effect_ = check_arguments(arguments, where, kReapArguments);
   sparsity_ = json_get_or<double>(arguments, "sparsity", where, 0);
+  uniform_ = json_get_or<bool>(arguments, "uniform", where, true);
   ignore_ = json_get_or<std::vector<std::string>>(arguments, "ignore", where, {});
   for (std::string& pattern : ignore_)  // LLM Compressor's are without the prefix of other modifiers' lists
     if (pattern.starts_with("re:")) pattern.erase(0, 3);
@@ -79,6 +111,14 @@ std::vector<compression::Modifier::ListEntry> ExpertPruning::unmatched_entries()
   std::vector<ListEntry> entries;  // all: the run does not begin if one matches
   for (const std::string& pattern : ignore_) entries.push_back({"ignore", pattern});
   return entries;
+}
+
+std::string ExpertPruning::note() const {
+  if (uniform_) return "";
+  return fmt::format(
+      "{}: layers keep different numbers of experts; vLLM, transformers and llama.cpp cannot load the result; "
+      "leave out 'uniform: false' to keep equally many in every layer",
+      type());
 }
 
 void ExpertPruning::read_decision(const Json& decision) {
@@ -126,6 +166,23 @@ ExpertPruning::Share ExpertPruning::share_of(const rewrite::ExpertMixture& mixtu
   return share;
 }
 
+std::int64_t ExpertPruning::dropped_of_all(const rewrite::ExpertMixture& mixture) const {
+  if (!mixture.uniform_reason.empty())
+    throw RecipeError("[recipe.check] {}: uniform: false does not work with this model, because {}; leave it out",
+                      where_, mixture.uniform_reason);
+  const auto layers = static_cast<std::int64_t>(mixture.layers.size());
+  const auto dropped = static_cast<std::int64_t>(static_cast<double>(layers * mixture.experts) * sparsity_);
+  if (dropped == 0)
+    throw RecipeError("[recipe.check] {}: sparsity {} removes none of the {} experts; write a greater one", where_,
+                      sparsity_, layers * mixture.experts);
+  if (const std::int64_t most = layers * (mixture.experts - mixture.top_k); dropped > most)
+    throw RecipeError(
+        "[recipe.check] {}: sparsity {} removes {} experts, but at most {} can go, because each token takes {} of a "
+        "layer; write a smaller one",
+        where_, sparsity_, dropped, most, mixture.top_k);
+  return dropped;
+}
+
 void ExpertPruning::check_ignore(const rewrite::ExpertMixture& mixture) const {
   for (const std::string& pattern : ignore_) {
     const quant::TargetList list({"re:.*(?:" + pattern + ")"}, where_ + ".ignore");
@@ -138,39 +195,58 @@ void ExpertPruning::check_ignore(const rewrite::ExpertMixture& mixture) const {
   }
 }
 
-void ExpertPruning::check(const rewrite::KeptExperts& kept, const rewrite::ExpertMixture& mixture) const {
+void ExpertPruning::check_share(const rewrite::KeptExperts& kept, const rewrite::ExpertMixture& mixture) const {
   const Share share = share_of(mixture);
-  const std::int64_t left = mixture.experts / share.groups - share.dropped;
+  const std::int64_t size = mixture.experts / share.groups, left = size - share.dropped;
+  for (const auto& [layer, numbers] : kept)
+    for (std::int64_t group = 0; group < share.groups; ++group)
+      if (left != std::count_if(numbers.begin(), numbers.end(), [&](std::int64_t e) { return e / size == group; }))
+        throw RecipeError("[recipe.check] {}: kept_experts of {} are not the {} that sparsity {} leaves", where_, layer,
+                          left * share.groups, sparsity_);
+}
+
+void ExpertPruning::check(const rewrite::KeptExperts& kept, const rewrite::ExpertMixture& mixture) const {
   for (const std::string& layer : mixture.layers) {
     const auto found = kept.find(layer);
     if (found == kept.end()) throw RecipeError("[recipe.check] {}: kept_experts has no list for {}", where_, layer);
-    for (std::int64_t group = 0; group < share.groups; ++group) {
-      const std::int64_t size = mixture.experts / share.groups;
-      const auto own = std::count_if(found->second.begin(), found->second.end(),
-                                     [&](std::int64_t expert) { return expert / size == group; });
-      if (own != left)
-        throw RecipeError("[recipe.check] {}: kept_experts of {} are not the {} that sparsity {} leaves", where_, layer,
-                          left * share.groups, sparsity_);
-    }
+    if (found->second.back() >= mixture.experts || static_cast<std::int64_t>(found->second.size()) < mixture.top_k)
+      throw RecipeError("[recipe.check] {}: kept_experts of {} are not at least {} of its {} experts", where_, layer,
+                        mixture.top_k, mixture.experts);
   }
+  if (uniform_) check_share(kept, mixture);
   if (kept.size() != mixture.layers.size())
     throw RecipeError("[recipe.check] {}: kept_experts has {} layers, but the model has {} with experts", where_,
                       kept.size(), mixture.layers.size());
 }
 
-std::vector<std::int64_t> ExpertPruning::choose(const rewrite::ExpertMixture& mixture,
-                                                const std::vector<ExpertFigures>& figures) const {
+std::vector<double> ExpertPruning::saliencies(const std::vector<ExpertFigures>& figures) const {
   std::vector<double> saliency;
   for (const ExpertFigures& expert : figures) saliency.push_back(expert.saliency());
   if (!std::all_of(saliency.begin(), saliency.end(), [](double own) { return std::isfinite(own); }))
     throw RecipeError("[recipe.check] {}: the outputs of some experts are NaN or infinite", where_);
+  return saliency;
+}
+
+std::vector<std::int64_t> ExpertPruning::choose(const rewrite::ExpertMixture& mixture,
+                                                const std::vector<ExpertFigures>& figures) const {
   const Share share = share_of(mixture);
-  return kept_experts(saliency, share.groups, share.dropped);
+  return kept_experts(saliencies(figures), share.groups, share.dropped);
+}
+
+rewrite::KeptExperts ExpertPruning::choose_over_layers(const rewrite::ExpertMixture& mixture,
+                                                       const std::vector<std::vector<ExpertFigures>>& figures) const {
+  std::vector<std::vector<double>> saliency;
+  for (const std::vector<ExpertFigures>& layer : figures) saliency.push_back(saliencies(layer));
+  const auto kept = kept_over_layers(saliency, dropped_of_all(mixture), mixture.top_k);
+  rewrite::KeptExperts named;
+  for (std::size_t layer = 0; layer < kept.size(); ++layer) named[mixture.layers[layer]] = kept[layer];
+  return named;
 }
 
 rewrite::KeptExperts ExpertPruning::first_experts(const rewrite::ExpertMixture& mixture) const {
-  const std::vector<std::int64_t> first =
-      choose(mixture, std::vector<ExpertFigures>(static_cast<std::size_t>(mixture.experts)));
+  const std::vector<ExpertFigures> equal(static_cast<std::size_t>(mixture.experts));
+  if (!uniform_) return choose_over_layers(mixture, std::vector(mixture.layers.size(), equal));
+  const std::vector<std::int64_t> first = choose(mixture, equal);
   rewrite::KeptExperts kept;
   for (const std::string& layer : mixture.layers) kept[layer] = first;
   return kept;
@@ -179,7 +255,7 @@ rewrite::KeptExperts ExpertPruning::first_experts(const rewrite::ExpertMixture& 
 rewrite::ExpertMixture ExpertPruning::mixture_of(const rewrite::Model& model) const {
   rewrite::ExpertMixture mixture = rewrite::expert_mixture(model, where_);
   check_ignore(mixture);
-  (void)share_of(mixture);
+  (void)(uniform_ ? share_of(mixture).dropped : dropped_of_all(mixture));
   return mixture;
 }
 

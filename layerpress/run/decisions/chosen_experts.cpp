@@ -25,6 +25,11 @@ void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
   bool measures = false;
   for (const recipe::ModifierEntry& entry : recipe.modifiers) {
     if (!is_pruning(entry)) continue;
+    if (rank.options.model_in_memory && !pruning_of(entry).is_uniform())
+      throw RecipeError(
+          "[recipe.check] {}: a model in memory has one number of experts for all layers; leave out 'uniform: false', "
+          "or pass the model's folder",
+          entry.where);
     if (const std::string path = pruning_of(entry).report_path(); rank.group.is_first() && !path.empty()) {
       require_own_file(rank.options, "report_path", path);
       require_writable("report_path", path);

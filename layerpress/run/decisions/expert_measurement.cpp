@@ -108,16 +108,21 @@ rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, c
   whole.weights.use(setup.model.checkpoint);
   const rewrite::ExpertMixture mixture = pruning.mixture_of(setup.model);
   rewrite::KeptExperts kept = pruning.first_experts(mixture);
-  std::size_t next = 0;  // layer with experts
+  std::vector<std::vector<modifier::ExpertFigures>> figures;  // of layers with experts
   for (std::size_t s = 0; s < whole.body.size(); ++s) {
     rank.control.step(s, whole.body.size(), "experts of " + whole.body.name(s));
     whole.body.run(s);
-    const std::size_t first = next;
-    for (; next < whole.layers.size() && whole.body.holds(s, whole.layers[next].experts.front().node); ++next)
-      kept[whole.layers[next].name] =
-          pruning.choose(mixture, figures_of(whole.traced.graph, whole.layers[next], contributions, rank.group));
+    bool any_removed = false;
+    while (figures.size() < whole.layers.size()) {
+      const ExpertLayer& layer = whole.layers[figures.size()];
+      if (!whole.body.holds(s, layer.experts.front().node)) break;
+      figures.push_back(figures_of(whole.traced.graph, layer, contributions, rank.group));
+      if (!pruning.is_uniform()) continue;
+      kept[layer.name] = pruning.choose(mixture, figures.back());
+      any_removed = true;
+    }
     if (s + 1 == whole.body.size()) break;
-    if (next == first) {
+    if (!any_removed) {
       pruned.body.take_over(s, whole.body);
     } else {
       pruned.weights.use(with_experts(setup, pruning, kept));
@@ -125,7 +130,7 @@ rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, c
       whole.body.take_over(s, pruned.body);
     }
   }
-  return kept;
+  return pruning.is_uniform() ? kept : pruning.choose_over_layers(mixture, figures);
 }
 
 }  // namespace layerpress::run

@@ -10,7 +10,8 @@ namespace layerpress::run {
 
 /// Measures layer by layer what experts contribute on the samples of all ranks, and chooses those that stay. Each layer reads what
 /// the layers before it give without the experts that go, so that it runs twice: with all experts, which are measured, and with those
-/// that stay. `smaller`: the traced model with the first experts of each layer only. Writes nothing. Collective.
+/// that stay. If layers may keep different numbers, all are measured with all experts, because no choice is made before the last one.
+/// `smaller`: the traced model with the first experts of each layer only. Writes nothing. Collective.
 rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
                                      const model::TracedModel& smaller, const data::CalibrationSet& set);
 

@@ -227,6 +227,7 @@ class REAPPruningModifier(Modifier):
         self,
         *,
         sparsity: float = ...,
+        uniform: bool = ...,
         ignore: list[str] = ...,
         report_path: str | None = ...,
         kept_experts: dict[str, list[int]] | None = ...,

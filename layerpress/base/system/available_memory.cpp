@@ -92,6 +92,11 @@ std::uint64_t anonymous_bytes_in(std::string_view status) {
 
 std::uint64_t anonymous_bytes() { return anonymous_bytes_in(read_small_file("/proc/self/status")); }
 
+std::uint64_t peak_resident_bytes() {
+  // getrusage counts what the process was before it became this program, too.
+  return status_bytes(read_small_file("/proc/self/status"), "VmHWM").value_or(0);
+}
+
 std::uint64_t available_memory(const fs::path& proc, const fs::path& groups) {
   const auto machine = status_bytes(read_small_file(proc / "meminfo"), "MemAvailable");
   double available = machine ? static_cast<double>(*machine) : kNone;

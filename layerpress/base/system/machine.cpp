@@ -1,7 +1,6 @@
 #include "layerpress/base/system/machine.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,12 +63,6 @@ int usual_threads() {
   constexpr double kMost = 1 << 16;
   const double threads = number_or(environment_variable("OMP_NUM_THREADS"), 0);
   return threads >= 1 && threads <= kMost ? static_cast<int>(threads) : usable_cores();
-}
-
-std::uint64_t peak_resident_bytes() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 std::string executable_directory() {

@@ -33,7 +33,7 @@ std::uint64_t available_memory(const std::filesystem::path& proc, const std::fil
 /// Memory of this process that the kernel cannot reclaim: RssAnon + RssShmem of /proc/self/status.
 std::uint64_t anonymous_bytes();
 
-/// The largest resident set this process has had, in bytes (all mapped pages included).
+/// The largest resident set that this program has had, in bytes (all mapped pages included): VmHWM of /proc/self/status.
 std::uint64_t peak_resident_bytes();
 
 /// The folder that holds the running executable.

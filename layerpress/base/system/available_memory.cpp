@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -93,8 +94,13 @@ std::uint64_t anonymous_bytes_in(std::string_view status) {
 std::uint64_t anonymous_bytes() { return anonymous_bytes_in(read_small_file("/proc/self/status")); }
 
 std::uint64_t peak_resident_bytes() {
-  // getrusage counts what the process was before it became this program, too.
-  return status_bytes(read_small_file("/proc/self/status"), "VmHWM").value_or(0);
+  // getrusage counts what the process was before it became this program, too. The kernel's figure may fall by a few pages.
+  static std::atomic<std::uint64_t> largest = 0;
+  const std::uint64_t now = status_bytes(read_small_file("/proc/self/status"), "VmHWM").value_or(0);
+  std::uint64_t before = largest;
+  while (before < now && !largest.compare_exchange_weak(before, now)) {
+  }
+  return std::max(before, now);
 }
 
 std::uint64_t available_memory(const fs::path& proc, const fs::path& groups) {

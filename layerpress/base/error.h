@@ -50,6 +50,12 @@ class DamagedWeightsError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
+/// A model folder has a form that nothing here reads, which need not be wrong.
+class UnsupportedError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 using InternalError = KindError<ErrorKind::kInternal>;  ///< A bug in Layerpress; never caused by input.
 
 }  // namespace layerpress

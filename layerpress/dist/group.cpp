@@ -62,6 +62,7 @@ std::string failed_between_devices(const std::exception& error) {
 
 struct Group::Connections {
   c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> beats;  // the heartbeat's, which no library waits in
   std::unique_ptr<Heartbeat> heartbeat;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   std::unique_ptr<DeviceCollectives> devices;  // null: device tensors are staged
@@ -135,9 +136,9 @@ std::unique_ptr<Group::Connections> Group::connect(MeetingOptions meeting) {
   // A beat must not wait longer for an answer than others wait for the beat.
   const std::chrono::milliseconds timeout = meeting.timeout;
   meeting.timeout = std::max<std::chrono::milliseconds>(timeout / 2, 1s);
-  auto beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment_, false, meeting));
+  connections->beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment_, false, meeting));
   connections->heartbeat =
-      std::make_unique<Heartbeat>(std::move(beats), connections->peers, rank(), timeout,
+      std::make_unique<Heartbeat>(connections->beats, connections->peers, rank(), timeout,
                                   environment_.has_agent_store ? "the launcher" : connections->peers.front().name());
   return connections;
 }
@@ -155,7 +156,8 @@ void Group::leave() {
     std::vector<std::string> keys;
     for (int other = 0; other < size(); ++other) keys.push_back(fmt::format("{}/{}", failed ? "seen" : "left", other));
     try {
-      while (!connections_->store->check(keys) && std::chrono::steady_clock::now() < until)
+      // A library that still connects ranks may hold the other connection until its time-out.
+      while (!connections_->beats->check(keys) && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(20ms);
     } catch (const std::exception&) {
       // The store is no longer needed.

@@ -75,6 +75,32 @@ std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environmen
 
 double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
+/// Tells the other ranks that this one no longer waits for them.
+constexpr const char* kGaveUp = "gave up";
+
+/// Names the ranks that have not set their keys. The rank that serves the store stays until the others know it, too.
+[[noreturn]] void refuse_missing(c10d::Store& store, const std::vector<std::string>& keys,
+                                 const Environment& environment, const MeetingOptions& options) {
+  std::vector<int> ranks;
+  try {
+    store.set(kGaveUp, raw_bytes("1"));
+    for (int rank = 0; rank < environment.world_size; ++rank)
+      if (!store.check({keys[static_cast<std::size_t>(rank)]})) ranks.push_back(rank);
+  } catch (const std::exception&) {
+    throw DistributedError(
+        "[dist.join] rank {}: the ranks' store at {}:{} no longer answers, because the process that serves it has "
+        "ended; its message says why",
+        environment.rank, environment.master_address, environment.master_port);
+  }
+  if (environment.rank == 0 && !environment.has_agent_store) std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (ranks.empty())
+    throw DistributedError("[dist.join] rank {}: some ranks joined later than within {:g} s; raise --timeout",
+                           environment.rank, seconds(options.timeout));
+  throw DistributedError("[dist.join] {} {} of {} did not join at {}:{} within {:g} s; check why they did not start",
+                         ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
+                         environment.master_address, environment.master_port, seconds(options.timeout));
+}
+
 }  // namespace
 
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
@@ -181,30 +207,22 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
   using Texts = std::vector<std::vector<std::uint8_t>>;
   // Empty if some ranks did not join; those are named below.
   const auto texts = run_bounded<Texts>(
-      [store, keys, timeout = options.timeout]() -> Texts {
+      [store, keys, end = std::chrono::steady_clock::now() + options.timeout]() -> Texts {
         try {
-          store->wait(keys, timeout);
+          while (!store->check(keys)) {
+            if (std::chrono::steady_clock::now() > end || store->check({kGaveUp})) return {};
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
+          return store->multiGet(keys);
         } catch (const std::exception&) {
           return {};
         }
-        return store->multiGet(keys);
       },
       until_timeout(options, [&] {
         throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} no longer answers", environment.rank,
                                environment.master_address, environment.master_port);
       }));
-  if (texts.empty()) {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < environment.world_size; ++rank) try {
-        if (rank != environment.rank && !store->check({keys[static_cast<std::size_t>(rank)]})) ranks.push_back(rank);
-      } catch (const std::exception&) {
-        ranks.assign(1, 0);  // the store ended with the rank that served it
-        break;
-      }
-    throw DistributedError("[dist.join] {} {} of {} did not join at {}:{} within {:g} s; check why they did not start",
-                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
-                           environment.master_address, environment.master_port, seconds(options.timeout));
-  }
+  if (texts.empty()) refuse_missing(*store, keys, environment, options);
   std::vector<Peer> peers;
   for (const auto& text : texts) peers.push_back(Peer::from_text({text.begin(), text.end()}));
   return peers;

@@ -57,7 +57,11 @@ QuantizationScheme read_group(const std::string& name, const Json& group, const 
 void require_readable(QuantizationScheme scheme, const std::string& where) {
   if (!scheme.weights) return;  // a group for inputs of attention
   scheme.input_activations = scheme.output_activations = std::nullopt;
-  require_supported(scheme, where);
+  try {
+    require_supported(scheme, where);
+  } catch (const RecipeError& error) {
+    throw UnsupportedError("{}", error.what());
+  }
 }
 
 /// The top-level format, which readers use if a group names none.

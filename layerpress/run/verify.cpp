@@ -37,6 +37,8 @@ std::optional<setup::OpenedModel> opened(const std::string& model, const VerifyO
   try {
     return setup::open_model(model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code},
                              control);
+  } catch (const UnsupportedError&) {
+    throw;
   } catch (const CheckpointError& error) {
     findings.fault("files", model, error.what());
   } catch (const RecipeError& error) {  // in quantization_config
@@ -186,7 +188,7 @@ std::optional<gguf::Metadata> keys_of(const setup::OpenedModel& model) {
   try {
     gguf::Architecture architecture = gguf::architecture_for(model.checkpoint->config());
     keys = std::move(architecture.metadata);
-    for (auto& pair : gguf::tokenizer_metadata(model.stored->directory(), architecture.vocab_size))
+    for (auto& pair : gguf::tokenizer_keys(model.stored->directory(), architecture.vocab_size, "").metadata)
       keys->push_back(std::move(pair));
   } catch (const Error&) {  // nothing to compare with, or only a tokenizer that llama.cpp does not know
   }

@@ -16,10 +16,10 @@ class Awq : public ModuleFormat {
                                               json_get_or<std::int64_t>(config, "q_group_size", where, 128))),
         zero_point_(json_get_or<bool>(config, "zero_point", where, true)) {
     const int bits = json_get_or<int>(config, "bits", where, json_get_or<int>(config, "w_bit", where, 4));
-    if (bits != 4) throw CheckpointError("[source.awq] {}: {} bits are not supported; only 4 are", where, bits);
+    if (bits != 4) throw UnsupportedError("[source.awq] {}: {} bits are not supported; only 4 are", where, bits);
     const std::string version = lower_case(json_get_or<std::string>(config, "version", where, "gemm"));
     if (version != "gemm")
-      throw CheckpointError("[source.awq] {}: version '{}' is not supported; only gemm is", where, version);
+      throw UnsupportedError("[source.awq] {}: version '{}' is not supported; only gemm is", where, version);
     require_group_size(group_size_, "awq", where);
   }
 

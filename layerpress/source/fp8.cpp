@@ -30,7 +30,7 @@ class Fp8 : public ModuleFormat {
                             where, activations);
     static_ = activations == "static";
     if (const auto format = json_get_or<std::string>(config, "fmt", where, "e4m3"); format != "e4m3")
-      throw CheckpointError("[source.fp8] {}: fmt '{}' is not supported; only e4m3 is", where, format);
+      throw UnsupportedError("[source.fp8] {}: fmt '{}' is not supported; only e4m3 is", where, format);
     if (!json_has(config, "weight_block_size")) return;
     const auto sizes = json_get<std::vector<std::int64_t>>(config, "weight_block_size", where);
     if (sizes.size() != 2 || sizes[0] < 1 || sizes[1] < 1)

@@ -17,11 +17,11 @@ class Gptq : public ModuleFormat {
         group_size_(json_get_or<std::int64_t>(config, "group_size", where, -1)),
         symmetric_(json_get_or<bool>(config, "sym", where, true)) {
     if (bits_ != 2 && bits_ != 4 && bits_ != 8)
-      throw CheckpointError("[source.gptq] {}: {} bits are not supported; only 2, 4 and 8 are", where, bits_);
+      throw UnsupportedError("[source.gptq] {}: {} bits are not supported; only 2, 4 and 8 are", where, bits_);
     const auto version = json_get_or<std::string>(config, "checkpoint_format", where, "gptq");
     if (version != "gptq" && version != "gptq_v2")
-      throw CheckpointError("[source.gptq] {}: checkpoint_format '{}' is not supported; only gptq and gptq_v2 are",
-                            where, version);
+      throw UnsupportedError("[source.gptq] {}: checkpoint_format '{}' is not supported; only gptq and gptq_v2 are",
+                             where, version);
     added_ = version == "gptq" ? 1 : 0;
     require_group_size(group_size_, "gptq", where);
   }

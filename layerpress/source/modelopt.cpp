@@ -24,8 +24,8 @@ class ModelOpt : public ModuleFormat {
     constexpr std::array kKnown = {"NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION", "W4A16_NVFP4", ""};
     for (const char* known : kKnown)
       if (algorithm_ == known) return;
-    throw CheckpointError("[source.modelopt] {}: quant_algo '{}' is not supported; only NVFP4 and FP8 are", where,
-                          algorithm_);
+    throw UnsupportedError("[source.modelopt] {}: quant_algo '{}' is not supported; only NVFP4 and FP8 are", where,
+                           algorithm_);
   }
 
   std::string description() const override { return "modelopt" + (algorithm_.empty() ? "" : " " + algorithm_); }

@@ -38,8 +38,8 @@ std::unique_ptr<SourceFormat> source_format(const checkpoint::Checkpoint& stored
     if (known.method == method) return known.make(config, where);
     names.emplace_back(known.method);
   }
-  throw CheckpointError("[source.format] {}: quant_method '{}' is not supported; supported: {}", where, method,
-                        join(names));
+  throw UnsupportedError("[source.format] {}: quant_method '{}' is not supported; supported: {}", where, method,
+                         join(names));
 }
 
 bool describes_activations(const std::string& tensor) {

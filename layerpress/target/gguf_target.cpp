@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
@@ -50,9 +51,11 @@ class GgufTarget final : public Target {
       metadata_.emplace_back("general.name", description.name);
     metadata_.emplace_back("general.quantization_version", std::uint32_t{2});
     if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
-    if (!description.source)
-      for (auto& pair : gguf::tokenizer_metadata(model.directory(), architecture_.vocab_size))
-        metadata_.push_back(std::move(pair));
+    if (!description.source) {
+      gguf::TokenizerKeys keys = gguf::tokenizer_keys(model.directory(), architecture_.vocab_size, description.name);
+      std::move(keys.metadata.begin(), keys.metadata.end(), std::back_inserter(metadata_));
+      std::move(keys.notes.begin(), keys.notes.end(), std::back_inserter(architecture_.notes));
+    }
     if (description.importance) add_importance(*description.importance);
     metadata_.emplace_back("layerpress.version", std::string(LAYERPRESS_VERSION));
     metadata_.emplace_back("layerpress.recipe", description.recipe);

@@ -58,6 +58,8 @@ ColumnLimits column_limits(int bits) { return bits >= 6 ? ColumnLimits{{0.7, 1.4
 /// Where weights that stay make up for those that go, they grow, but not to this size along the original ones.
 constexpr Limits kMoved = {1.3, 0.3};
 constexpr double kMostGrown = 1.7;
+/// Where more elements were pruned, the others need not resemble the original ones.
+constexpr double kMostPruned = 0.65;
 
 /// Sums over groups of columns, [rows, groups].
 struct Sums {
@@ -212,7 +214,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   const Limits limits =
       change.moves ? Limits{std::max(own.error, kMoved.error), std::min(own.cosine, kMoved.cosine)} : own;
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
-  double power = 0, product = 0, error = 0, shift = 0;
+  double power = 0, product = 0, error = 0, shift = 0, zeros = 0;
   Places foreign, suspicious;
   ColumnSums columns;
   const bool is_fitted = change.scales_rows || change.scales_columns;
@@ -223,6 +225,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     const std::int64_t last = std::min(first + chunk, weight.rows);
     const at::Tensor found = rounded.slice(0, first, last);
     at::Tensor expected = compared(original.slice(0, first, last), found, change);
+    zeros += static_cast<double>(found.eq(0).sum().item<std::int64_t>());
     if (scales.defined()) expected = expected.to(at::kFloat) * scales;
     if (change.scales_rows) expected = with_row_scales(expected.to(at::kFloat), found);
     const Sums groups = sums_of(expected, found, weight.group_size);
@@ -243,8 +246,11 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   const Sizes sizes = sizes_of(weight.bits);
   const ColumnLimits by_column = column_limits(weight.bits);
   const at::Tensor others = columns.original.defined() ? columns.foreign(by_column.sizes) : at::empty({0}, at::kLong);
-  // One scale for a row or for all of them leaves 2 bits so coarse that moving towards the original's outputs may change them beyond recognition.
-  const bool is_coarse = follows_original && weight.bits <= 2 && weight.group_size == weight.columns;
+  // Moving towards the original's outputs may change a weight beyond recognition where little of it is left: 2 bits with one scale for a
+  // row or for all of them, or few elements that make up for those that were pruned.
+  const bool is_coarse =
+      (follows_original && weight.bits <= 2 && weight.group_size == weight.columns) ||
+      (change.prunes && change.moves && zeros > kMostPruned * static_cast<double>(weight.rows * weight.columns));
   const auto report = [&](const std::string& what) {
     if (is_coarse)
       findings.warning("source", module, what);
@@ -260,12 +266,10 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   else if (relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
     report(fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
-    findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
+    report(fmt::format("is {:.2f} times as large as the source", size));
   else if (!is_fitted && shift > kMostShifted * error)
-    findings.fault(
-        "source", module,
-        fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero "
-                    "points",
+    report(
+        fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero points",
                     100 * shift / error));
   else if (static_cast<double>(others.numel()) > by_column.most_foreign * static_cast<double>(weight.columns))
     findings.fault("source", module,

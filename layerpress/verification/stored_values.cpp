@@ -111,15 +111,14 @@ double saturated_share(const quant::QuantizationArgs& args, const quant::Quantiz
   return ends.to(at::kFloat).mean().item<double>();
 }
 
-/// The share of groups all of whose codes are equal.
-double constant_share(const at::Tensor& codes, std::int64_t group_size) {
-  const std::int64_t columns = codes.size(1);
-  const std::int64_t size = group_size > 0 && columns % group_size == 0 ? group_size : columns;
-  if (size < 8) return 0;
+/// The groups all of whose codes are equal, [groups].
+at::Tensor constant_groups(const at::Tensor& codes, std::int64_t size) {
   const at::Tensor groups = (at::isFloat8Type(codes.scalar_type()) ? codes.view(at::kByte) : codes).reshape({-1, size});
   const auto [least, greatest] = groups.aminmax(1);
-  return least.eq(greatest).to(at::kFloat).mean().item<double>();
+  return least.eq(greatest);
 }
+
+double share_of(const at::Tensor& mask) { return mask.to(at::kFloat).mean().item<double>(); }
 
 /// Of codes that are not known apart from their values, such as a GGUF's blocks.
 void check_decoded(const source::StoredWeight& weight, Findings& findings) {
@@ -130,12 +129,23 @@ void check_decoded(const source::StoredWeight& weight, Findings& findings) {
     findings.warning("constant", weight.name, "stands for zeros only");
 }
 
-/// A weight of zeros may be meant.
-void check_constant(const source::StoredWeight& weight, double share, Findings& findings) {
-  if (const Extremes found = extremes_of(weight.dequantize(at::kFloat)); found.least == 0 && found.greatest == 0)
+/// Zeros may be meant, as where weights were pruned.
+void check_constant(const source::StoredWeight& weight, const at::Tensor& codes, std::int64_t group_size,
+                    Findings& findings) {
+  const std::int64_t columns = codes.size(1);
+  const std::int64_t size = group_size > 0 && columns % group_size == 0 ? group_size : columns;
+  if (size < 8) return;
+  const at::Tensor constant = constant_groups(codes, size);
+  if (share_of(constant) <= kManyConstant) return;
+  const at::Tensor zeros = weight.dequantize(at::kFloat).reshape({-1, size}).eq(0).all(1);
+  const double of_zeros = share_of(zeros), others = share_of(constant.logical_and(zeros.logical_not()));
+  const std::string one_code = fmt::format("{:.1f} % of its groups have one code only", 100 * others);
+  if (of_zeros == 1)
     findings.warning("constant", weight.name, "stands for zeros only");
-  else
-    findings.fault("constant", weight.name, fmt::format("{:.0f} % of its groups have one code only", 100 * share));
+  else if (others > kMostConstant)
+    findings.fault("constant", weight.name, one_code);
+  else if (others > kManyConstant)
+    findings.warning("constant", weight.name, one_code);
 }
 
 }  // namespace
@@ -182,11 +192,7 @@ void check_codes(const source::StoredWeight& weight, Findings& findings) {
   if (const double share = has_two_ends(args) ? saturated_share(args, quantized) : 0; share > most)
     findings.fault("saturated", weight.name,
                    fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));
-  const double constant = constant_share(quantized.codes, args.group_size.value_or(-1));
-  if (constant > kMostConstant)
-    check_constant(weight, constant, findings);
-  else if (constant > kManyConstant)
-    findings.warning("constant", weight.name, fmt::format("{:.1f} % of its groups have one code only", 100 * constant));
+  check_constant(weight, quantized.codes, args.group_size.value_or(-1), findings);
 }
 
 }  // namespace layerpress::verification

@@ -345,6 +345,23 @@ def test_groups_of_zeros(scheme, samples, tmp_path, results):
     assert verified(out, code=0)["faults"] == []
 
 
+def test_weights_of_which_little_is_left(tmp_path, samples, results):
+    """Groups of zeros were pruned, and the few elements that make up for the others need not resemble the original ones."""
+    source = tiny_models.save(tmp_path / "model", "Llama", num_hidden_layers=2)
+    recipe = tmp_path / "recipe.yaml"
+    for name, first, second, options in (
+            ("magnitude", {"MagnitudePruningModifier": {"final_sparsity": 0.97, "targets": ["re:.*_proj$"]}},
+             {"QuantizationModifier": {"scheme": "NVFP4A16", "ignore": ["lm_head"]}}, ()),
+            ("sparsegpt", {"SparseGPTModifier": {"sparsity": 0.9, "ignore": ["re:.*lm_head"]}}, {}, ("--dataset", samples)),
+            ("best", {"SparseGPTModifier": {"sparsity": 0.8, "ignore": ["re:.*lm_head"]}}, {}, ("--dataset", samples, "--quality", "best"))):
+        recipe.write_text(json.dumps({"a_stage": {"a_modifiers": first, **({"b_modifiers": second} if second else {})}}))
+        out = program.oneshot(source, results / name, "--recipe", recipe, *options)
+        for more in ((), ("--source", source)):
+            found = program.run("verify", out, *more, "--json").json()
+            assert found["faults"] == [], name
+            assert "the source's values are the same" not in str(found["warnings"])
+
+
 def test_weights_whose_squares_overflow(tmp_path, results):
     model = tiny_models.save(tmp_path / "model", dtype=torch.float32)
     tensors = tiny_models.tensors(model)
@@ -372,6 +389,19 @@ def test_faults_are_said_and_counted(made, tmp_path):
     outcome = program.run("verify", folder, code=1)
     assert f"fault: [scale] {Q}weight_scale: holds NaN or infinity" in outcome.output
     assert "1 fault, 0 warnings" in outcome.output
+
+
+def test_forms_that_nothing_here_reads_are_no_faults(tmp_path):
+    """The checkpoint may be right: the command fails, and names the form."""
+    folder = tiny_models.save(tmp_path / "model", "Llama")
+    config = json.loads((folder / "config.json").read_text())
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}}
+    for form, said in (({"quant_method": "auto-round"}, "'auto-round' is not supported"),
+                       ({"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+                         "config_groups": {"group_0": group}}, "8-bit floating point per group is not implemented")):
+        (folder / "config.json").write_text(json.dumps({**config, "quantization_config": form}))
+        outcome = program.fails("verify", folder, fragments=[said])
+        assert outcome is None or "fault" not in outcome.output
 
 
 def test_missing_model_is_no_fault(tmp_path):

@@ -18,7 +18,7 @@ void tokenizer_folder(std::string_view input) {
     write_input("tokenizer.model", input);
   }
   constexpr std::int64_t kVocabulary = 300;
-  const gguf::Metadata metadata = gguf::tokenizer_metadata(input_folder(), kVocabulary);
+  const gguf::Metadata metadata = gguf::tokenizer_keys(input_folder(), kVocabulary, "").metadata;
   (void)gguf::tokenizer_files(metadata);
 }
 

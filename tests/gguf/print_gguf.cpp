@@ -110,7 +110,7 @@ Json files(const std::string& path) {
 Json run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "architecture") return architecture(arguments[1]);
   if (arguments.size() == 3 && arguments[0] == "tokenizer")
-    return printed(gguf::tokenizer_metadata(arguments[1], std::stoll(arguments[2])));
+    return printed(gguf::tokenizer_keys(arguments[1], std::stoll(arguments[2]), "").metadata);
   if (arguments.size() == 4 && arguments[0] == "types")
     return types(arguments[1], arguments[2], arguments[3] == "importance");
   if (arguments.size() == 2 && arguments[0] == "files") return files(arguments[1]);

@@ -22,7 +22,7 @@ class Tokenizer : public testing::Test {
     std::ofstream(folder_.path() / file, std::ios::binary) << text;
   }
   void write(const std::string& file, const Json& json) { write(file, json.dump()); }
-  Metadata read(std::int64_t vocab_size = 8) const { return tokenizer_metadata(folder_.path(), vocab_size); }
+  Metadata read(std::int64_t vocab_size = 8) const { return tokenizer_keys(folder_.path(), vocab_size, "").metadata; }
 
   /// The message of the CheckpointError that reading throws.
   std::string refusal(std::int64_t vocab_size = 8) const {
@@ -105,6 +105,47 @@ TEST_F(Tokenizer, ScoresByteFallbackTokensInTheOrderOfMerges) {
   EXPECT_GT(scores.at(6), scores.at(4));
   EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_space_prefix"));
   EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_bos_token"));
+}
+
+TEST_F(Tokenizer, RefusesCharactersWithoutATokenOrBytes) {
+  Json tokenizer = byte_fallback();
+  tokenizer["model"]["byte_fallback"] = false;
+  write("tokenizer.json", tokenizer);
+  EXPECT_NE(refusal().find("no byte fallback"), std::string::npos);
+  tokenizer = byte_fallback();
+  tokenizer["model"]["vocab"].erase("<0x0A>");
+  write("tokenizer.json", tokenizer);
+  EXPECT_NE(refusal().find("no byte fallback"), std::string::npos);
+}
+
+TEST_F(Tokenizer, SaysWhereSpacesAroundAddedTokensAreKept) {
+  const auto notes = [&](const Json& flags, const std::string& name) {
+    Json tokenizer = byte_fallback();
+    tokenizer["added_tokens"][1].update(flags);
+    write("tokenizer.json", tokenizer);
+    return tokenizer_keys(folder_.path(), 8, name).notes;
+  };
+  EXPECT_TRUE(notes(Json::object(), "my model").empty());
+  EXPECT_TRUE(notes({{"rstrip", true}}, "Phi-3-mini").empty());  // where llama.cpp strips them itself
+  ASSERT_EQ(notes({{"rstrip", true}}, "my model").size(), 1);
+  EXPECT_NE(notes({{"rstrip", true}}, "my model").front().find("phi-3"), std::string::npos);
+  ASSERT_EQ(notes({{"lstrip", true}}, "Phi-3-mini").size(), 1);
+  EXPECT_NE(notes({{"single_word", true}}, "my model").front().find("'<s>'"), std::string::npos);
+}
+
+TEST_F(Tokenizer, StripsBehindTokensOfPhi3AsLlamaCppDoes) {
+  Json tokenizer = byte_fallback();
+  tokenizer["added_tokens"].push_back({{"id", 7}, {"content", "<|user|>"}, {"special", true}});
+  write("tokenizer.json", tokenizer);
+  for (const auto& [name, strips] : {std::pair{"My Phi-3", true}, {"my model", false}}) {
+    Metadata metadata = read();
+    metadata.emplace_back("general.name", std::string(name));
+    const Json added = Json::parse(tokenizer_files(metadata).at("tokenizer.json")).at("added_tokens");
+    ASSERT_EQ(added.size(), 3);
+    EXPECT_EQ(added[0]["rstrip"], false);  // <unk>
+    EXPECT_EQ(added[1]["rstrip"], false);  // <s>
+    EXPECT_EQ(added[2]["rstrip"], strips) << name;
+  }
 }
 
 TEST_F(Tokenizer, TakesTheTemplateOfItsFileAndNamesSeveral) {

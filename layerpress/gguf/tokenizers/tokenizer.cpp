@@ -1,5 +1,9 @@
 #include "layerpress/gguf/tokenizers/tokenizer.h"
 
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
 #include "layerpress/gguf/tokenizers/pre_tokenizers.h"
 #include "layerpress/gguf/tokenizers/sentencepiece_model.h"
 #include "layerpress/gguf/tokenizers/special_tokens.h"
@@ -82,7 +86,13 @@ void add_byte_level(const Json& tokenizer, const Vocabulary& vocabulary, Metadat
   metadata.emplace_back("tokenizer.ggml.merges", read_merges(tokenizer));
 }
 
-void add_byte_fallback(const Vocabulary& vocabulary, bool space_prefix, Metadata& metadata) {
+/// Throws CheckpointError if the vocabulary lacks `bytes` for characters that are no tokens.
+void add_byte_fallback(const Vocabulary& vocabulary, bool space_prefix, bool bytes, Metadata& metadata) {
+  const std::vector<std::int32_t> types = vocabulary.types();
+  if (!bytes || std::find(types.begin(), types.end(), static_cast<std::int32_t>(TokenType::kByte)) == types.end())
+    throw CheckpointError(
+        "[gguf.tokenizer] the tokenizer has no byte fallback: llama.cpp ends at the first character that is no token; "
+        "write compressed-tensors instead");
   metadata.emplace_back("tokenizer.ggml.model", std::string("llama"));
   metadata.emplace_back("tokenizer.ggml.pre", std::string("default"));
   add_vocabulary(vocabulary, true, metadata);
@@ -116,7 +126,8 @@ Metadata from_tokenizer_json(const TokenizerFiles& files, std::int64_t vocab_siz
   Metadata metadata;
   if (!byte_level) {
     score_by_merges(files.tokenizer, vocabulary);
-    add_byte_fallback(vocabulary, adds_space_prefix(files.tokenizer), metadata);
+    add_byte_fallback(vocabulary, adds_space_prefix(files.tokenizer),
+                      json_get_or<bool>(files.tokenizer.at("model"), "byte_fallback", kTokenizerFile, false), metadata);
   } else {
     add_byte_level(files.tokenizer, vocabulary, metadata);
   }
@@ -128,16 +139,42 @@ Metadata from_sentencepiece(const TokenizerFiles& files, const std::filesystem::
   SentencePieceModel model = read_sentencepiece(folder / "tokenizer.model", vocab_size);
   add_tokens_beside(files, folder, model.vocabulary);
   Metadata metadata;
-  add_byte_fallback(model.vocabulary, model.adds_space_prefix, metadata);
+  add_byte_fallback(model.vocabulary, model.adds_space_prefix, /*bytes=*/true, metadata);
   add_special_tokens(files, model.vocabulary, /*begins=*/true, metadata);
   return metadata;
 }
 
+/// What llama.cpp does not do around added tokens; "": nothing. It strips spaces behind them in models whose name says Phi 3.
+std::string stripping_note(const Json& tokenizer, const std::string& name) {
+  bool behind = false, others = false;
+  std::string first;
+  for (const Json& token : json_get_or<std::vector<Json>>(tokenizer, "added_tokens", kTokenizerFile, {})) {
+    const bool own = json_get_or<bool>(token, "rstrip", kTokenizerFile, false);
+    const bool other = json_get_or<bool>(token, "lstrip", kTokenizerFile, false) ||
+                       json_get_or<bool>(token, "single_word", kTokenizerFile, false);
+    if ((own || other) && first.empty()) first = json_get<std::string>(token, "content", kTokenizerFile);
+    behind = behind || own, others = others || other;
+  }
+  if (!others && (!behind || strips_behind_tokens(name))) return "";
+  return fmt::format(
+      "llama.cpp does not look at lstrip, rstrip and single_word of added tokens (such as '{}'), so that texts with "
+      "them may get other token ids{}",
+      first.substr(0, 80),
+      others ? "" : "; it strips spaces behind them if the model's folder has phi-3 in its name: rename it");
+}
+
 }  // namespace
 
-Metadata tokenizer_metadata(const std::filesystem::path& model_folder, std::int64_t vocab_size) {
+bool strips_behind_tokens(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+
+TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int64_t vocab_size,
+                             const std::string& name) {
   const TokenizerFiles files = read_tokenizer_files(model_folder);
-  Metadata metadata;
+  TokenizerKeys keys;
+  Metadata& metadata = keys.metadata;
   if (!files.tokenizer.empty()) {
     metadata = from_tokenizer_json(files, vocab_size);
   } else if (std::filesystem::exists(model_folder / "tokenizer.model")) {
@@ -149,7 +186,8 @@ Metadata tokenizer_metadata(const std::filesystem::path& model_folder, std::int6
         model_folder.string());
   }
   add_chat_template(files, model_folder, metadata);
-  return metadata;
+  if (std::string note = stripping_note(files.tokenizer, name); !note.empty()) keys.notes.push_back(std::move(note));
+  return keys;
 }
 
 }  // namespace layerpress::gguf

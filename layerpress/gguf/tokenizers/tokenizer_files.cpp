@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/gguf/tokenizers/pre_tokenizers.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
 #include "layerpress/gguf/tokenizers/vocabulary.h"
 
 namespace layerpress::gguf {
@@ -84,7 +86,11 @@ Json vocabulary_of(const Tokens& tokens, bool byte_level) {
   return vocabulary;
 }
 
-Json added_tokens(const Tokens& tokens, bool byte_level) {
+/// As llama.cpp takes them.
+Json added_tokens(const Metadata& metadata, const Tokens& tokens, bool byte_level) {
+  static const std::set<std::string_view> kUnstripped = {"<unk>", "<s>", "<|endoftext|>"};
+  const auto* name = find_value<std::string>(metadata, "general.name");
+  const bool strips = name != nullptr && strips_behind_tokens(*name);
   Json added = Json::array();
   for (std::size_t id = 0; id < tokens.texts.size(); ++id) {
     const TokenType type = tokens.type(id);
@@ -94,7 +100,7 @@ Json added_tokens(const Tokens& tokens, bool byte_level) {
                      {"content", in_vocabulary(tokens.texts[id], byte_level)},
                      {"single_word", false},
                      {"lstrip", false},
-                     {"rstrip", false},
+                     {"rstrip", strips && !kUnstripped.contains(tokens.texts[id])},
                      {"normalized", false},
                      {"special", special}});
   }
@@ -170,7 +176,7 @@ Json byte_level(const Metadata& metadata, const Tokens& tokens) {
                     {"pre_tokenizer", std::move(cut.pre_tokenizer)},
                     {"decoder", {{"type", "ByteLevel"}}},
                     {"model", model_of(std::move(vocabulary), std::move(merges))},
-                    {"added_tokens", added_tokens(tokens, true)}};
+                    {"added_tokens", added_tokens(metadata, tokens, true)}};
   tokenizer["decoder"].update({{"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}});
   tokenizer["model"]["ignore_merges"] = cut.ignores_merges;
   return tokenizer;
@@ -193,7 +199,7 @@ Json byte_fallback(const Metadata& metadata, const Tokens& tokens) {
                     {"pre_tokenizer", nullptr},
                     {"decoder", sequence("decoders", std::move(decoder))},
                     {"model", model_of(vocabulary_of(tokens, false), merges_by_score(tokens))},
-                    {"added_tokens", added_tokens(tokens, false)}};
+                    {"added_tokens", added_tokens(metadata, tokens, false)}};
   for (std::size_t id = 0; id < tokens.texts.size(); ++id)
     if (tokens.type(id) == TokenType::kUnknown) tokenizer["model"]["unk_token"] = tokens.texts[id];
   tokenizer["model"]["fuse_unk"] = true;

@@ -51,8 +51,9 @@ class Items:
 class Rows:
     """A dataset as rows that the program knows: {"input_ids"}, {"text"} or {"messages"}, one kind for all."""
 
-    def __init__(self, items: Items, options: dict[str, Any]):
-        self._items = items
+    def __init__(self, items: Items, options: dict[str, Any], unread: tuple[str, ...] = ()):
+        """Rows with something in one of the columns `unread` are refused."""
+        self._items, self._unread = items, unread
         self._column = options.get("text_column") or "text"
         self._masked = bool(options.get("use_loss_mask"))
         # Without shuffling the first rows are enough.
@@ -73,7 +74,7 @@ class Rows:
                 if len(kinds) > 1:
                     raise DataError(f"[python.dataset] row {number}: the rows before hold another kind of data; pass one kind")
                 filled += bool(next(iter(row.values())))
-                file.write(json.dumps(row) + "\n")
+                file.write(_json_of(row, number) + "\n")
         if not kinds:
             raise DataError("[python.dataset] the dataset has no rows; pass another one")
         self.tokenized = kinds == {"input_ids"}
@@ -93,7 +94,7 @@ class Rows:
 
     def _row_of_columns(self, item: Any, number: int) -> dict[str, Any]:
         columns = set(item.keys())
-        refuse_sound(item, number)
+        refuse_sound(item, number, self._unread)
         if is_processed(item):
             name = next(name for name in PROCESSED if item.get(name) is not None)
             raise DataError(f"[python.dataset] row {number}: {name} describes images or sound, which this model has no part for; leave "
@@ -125,6 +126,13 @@ class Rows:
             mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
             ids = [value for value, kept in zip(ids, keep) if kept]
         return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
+
+
+def _json_of(row: dict[str, Any], number: int) -> str:
+    try:
+        return json.dumps(row)
+    except (TypeError, ValueError) as fault:
+        raise DataError(f"[python.dataset] row {number}: holds something else than texts and numbers ({fault}); leave it out") from None
 
 
 def _tools(tools: Any, number: int) -> dict[str, Any]:

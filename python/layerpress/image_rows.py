@@ -67,13 +67,19 @@ def has_images(row: Any) -> bool:
 def _in_messages(messages: Any) -> bool:
     contents = (one.get("content") for one in messages or () if hasattr(one, "get"))
     parts = (part for content in contents if isinstance(content, (list, tuple)) for part in content)
-    return any(hasattr(part, "get") and part.get("type") == "image" for part in parts)
+    return any(hasattr(part, "get") and part.get("type") in ("image", "image_url") for part in parts)
 
 
-def refuse_sound(row: Any, number: int) -> None:
-    for name in _OTHER_SOUND:
+def unread_columns(config: Any) -> tuple[str, ...]:
+    """Columns with sound or videos that such a model takes and nothing here reads."""
+    return (*(("audio", "audios") if takes_sound(config) else ()), *(("video", "videos") if takes_images(config) else ()))
+
+
+def refuse_sound(row: Any, number: int, unread: tuple[str, ...] = ()) -> None:
+    for name in (*_OTHER_SOUND, *unread):
         if hasattr(row, "keys") and row.get(name) is not None:
-            raise DataError(f"[python.dataset] row {number}: {name} holds sound in a form that Layerpress does not calibrate on; leave it out")
+            raise DataError(f"[python.dataset] row {number}: {name} holds sound or a video in a form that Layerpress does not calibrate on; "
+                            "pass what the model's processor makes of it, or leave it out")
 
 
 def write_tokens(rows: Iterable[Any], reader: ImageReader, options: dict[str, Any], written: Path) -> Path:
@@ -126,8 +132,9 @@ def _samples(rows: Iterator[tuple[int, Any]], reader: ImageReader, embedder: Any
 
     longest = options.get("max_seq_length") or 2048
     plain = _PlainRows(reader, options)
+    unread = unread_columns(json.loads((reader.folder / "config.json").read_text(encoding="utf-8")))
     for number, row in rows:
-        refuse_sound(row, number)
+        refuse_sound(row, number, () if is_processed(row) else unread)
         place = f"row {number}"
         if is_processed(row):
             tokens, made = embedder.processed(place, _batch_of_one(place, row))

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Optional
 from . import _native, keywords
 from .calibration import Items, Rows, tokenized_by
 from .errors import Error, InterruptedError, UsageError
-from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, write_tokens
+from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, unread_columns, write_tokens
 from .loaded_model import LoadedModel, WaitingFolder, is_model, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
@@ -102,12 +102,12 @@ def _with_dataset(model: str, dataset: Any, arguments: dict[str, Any],
     with TemporaryFolder() as folder:
         wanted = {**arguments, "num_calibration_samples": arguments.get(count)}
         items = Items(dataset, wanted, None, None)
-        if _takes_more_than_text(model) and items.have_images():
+        if _takes_more_than_text(_config_in(model)) and items.have_images():
             tokens = _done(_written_tokens(items, wanted, ImageReader(Path(model)), folder), wanted)
             yield {**{name: value for name, value in wanted.items() if name in arguments or name == "model_graph"}, "dataset": tokens}
             return
         rows = folder / "rows.jsonl"
-        Rows(items, wanted).write(rows)
+        Rows(items, wanted, unread_columns(_config_in(model))).write(rows)
         yield {**arguments, "dataset": rows, "text_column": "text", "dataset_split": None}
 
 
@@ -182,7 +182,7 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
-        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_more_than_text(request))
+        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _takes_more_than_text(_config_of(request)))
     elif request.tokenizer is not None and not hasattr(request.tokenizer, "save_pretrained"):
         value = f"{request.tokenizer!r:.40} ({type(request.tokenizer).__name__})"
         raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
@@ -285,10 +285,11 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
         return _dataset_by_name(dataset, own, options, request, folder)
     collator = own["data_collator"] if callable(own["data_collator"]) else None
     items = Items(dataset, options, own["preprocessing_func"], collator)
-    if _model_takes_more_than_text(request) and items.have_images():
+    config = _config_of(request)
+    if _takes_more_than_text(config) and items.have_images():
         return _tokens_with_images(items, options, request, folder)
     path = folder / "rows.jsonl"
-    rows = Rows(items, options)
+    rows = Rows(items, options, unread_columns(config))
     rows.write(path)
     options.pop("text_column", None)
     options.pop("dataset_split", None)
@@ -337,16 +338,17 @@ def _done(tokens: str, options: dict[str, Any]) -> str:
     return tokens
 
 
-def _model_takes_more_than_text(request: _Request) -> bool:
-    if request.loaded is None:
-        return _takes_more_than_text(request.model)
-    config = getattr(request.loaded, "config", {})
-    return takes_images(config) or takes_sound(config)
+def _config_of(request: _Request) -> Any:
+    """The model's, of transformers or as config.json has it; an empty one if it is not known."""
+    return _config_in(request.model) if request.loaded is None else getattr(request.loaded, "config", {})
 
 
-def _takes_more_than_text(model: str) -> bool:
+def _config_in(model: str) -> dict[str, Any]:
     file = Path(model) / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _takes_more_than_text(config: Any) -> bool:
     return takes_images(config) or takes_sound(config)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import os
 import re
 import shutil
@@ -31,7 +31,7 @@ class ResultSaver:
         self._model = weakref.ref(model)  # no cycle: a large model goes when its last name does
         self._output, self._writes, self._keeper = output, writes, keeper
         self._versions = {name: (id(parameter), _version(parameter)) for name, parameter in model.named_parameters()}
-        self._generation = _generation_of(model)
+        self._generation, self._config = _generation_of(model), _config_of(model)
 
     def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
                  is_main_process: bool = True, **options: Any) -> None:
@@ -46,13 +46,31 @@ class ResultSaver:
         if self._writes and is_main_process:
             target = Path(os.fspath(save_directory))
             copy_result(self._output, target)
-            if model is not None and _generation_of(model) != self._generation:
-                model.generation_config.save_pretrained(target)
+            if model is not None:
+                self._write_settings(model, target)
         return None
+
+    def _write_settings(self, model: Any, target: Path) -> None:
+        """What was changed in the model's configurations since."""
+        if _generation_of(model) != self._generation:
+            model.generation_config.save_pretrained(target)
+        if changes := _changes(self._config, _config_of(model)):
+            file = target / "config.json"
+            config = _merged(json.loads(file.read_text(encoding="utf-8")), changes)
+            file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, together with the model. A copy in another process finds the result as long as it is there."""
+        return {**vars(self), "_model": self._model(), "_keeper": None, "_versions": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._model = weakref.ref(state["_model"])
 
     def __deepcopy__(self, memo: dict) -> ResultSaver:
         """That of the copy."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
         model = self._model()
         if model is not None and id(model) in memo:
             other._model = weakref.ref(memo[id(model)])
@@ -95,11 +113,42 @@ def _generation_of(model: Any) -> Optional[dict]:
     return None if generation is None else generation.to_dict()
 
 
+def _config_of(model: Any) -> dict[str, Any]:
+    """As config.json would have it, without what describes the stored weights."""
+    config: Any = getattr(model, "config", None)
+    values = json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
+    return {name: value for name, value in values.items() if name not in ("dtype", "torch_dtype", "quantization_config")}
+
+
+def _changes(before: Any, now: dict[str, Any]) -> dict[str, Any]:
+    """The entries of `now` that are others before, also in sections. What is gone is not among them."""
+    changes = {}
+    for name, value in now.items():
+        old = before.get(name)
+        if isinstance(value, dict) and isinstance(old, dict):
+            value = _changes(old, value)
+            if not value:
+                continue
+        elif name in before and old == value:
+            continue
+        changes[name] = value
+    return changes
+
+
+def _merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    for name, value in changes.items():
+        own = config.get(name)
+        config[name] = _merged(own, value) if isinstance(value, dict) and isinstance(own, dict) else value
+    return config
+
+
 def copy_result(source: Path, target: Path) -> None:
     """Writes a finished output to a folder; weights are linked where that is possible. Weights of another checkpoint there are removed,
     because readers would take some of them."""
     if target.exists() and not target.is_dir():
         raise UsageError(f"[python.save] {target} is not a folder: name a folder")
+    if not source.is_dir():
+        raise UsageError(f"[python.save] the result is gone with the process that made it ({source}): pass output_dir to oneshot()")
     if target.exists() and os.path.samefile(source, target):
         return
     target.mkdir(parents=True, exist_ok=True)

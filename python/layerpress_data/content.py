@@ -16,6 +16,7 @@ CONVERSATIONS_COLUMN = "conversations"  # of ShareGPT: turns with `from` and `va
 TOOLS_COLUMN = "tools"
 DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
+_UNREAD_PARTS = ("audio", "audio_url", "input_audio", "video", "video_url", "input_image", "input_video")  # of messages
 _ROLES_OF_TURNS = {"human": "user", "gpt": "assistant"}  # others keep their name
 
 
@@ -52,8 +53,13 @@ def wanted_columns(text_column: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN, CONVERSATIONS_COLUMN)))
 
 
-def row_content(place: str, row: Mapping[str, Any], text_column: str, with_images: bool = False) -> Content:
-    """Picks the first of `input_ids`, the text column, `messages` and `conversations` that is not null; or an empty text."""
+def row_content(place: str, row: Mapping[str, Any], text_column: str, with_images: bool = False, unread: tuple[str, ...] = ()) -> Content:
+    """Picks the first of `input_ids`, the text column, `messages` and `conversations` that is not null; or an empty text. Refuses rows with
+    something in one of the columns `unread`, which the model could take, but nothing here reads."""
+    for name in unread:
+        if row.get(name) is not None and not (isinstance(row[name], str) and not row[name]):
+            raise DataError(f"{place}: '{name}' holds sound or a video, which is not read: pass what the model's processor makes of it "
+                            "(in Python), or leave it out")
     content = _text_content(place, row, text_column)
     if not with_images:
         return content
@@ -119,7 +125,7 @@ def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation
                 f"{place}: '{name}' entry {position} is not a message: "
                 "each one is an object with 'role' and 'content', or with 'from' and 'value'"
             )
-    conversation = Conversation(_with_joined_text(message) for message in messages)
+    conversation = Conversation(_with_joined_text(_with_known_parts(place, message)) for message in messages)
     conversation.tools = _tools(place, tools)
     return conversation
 
@@ -147,6 +153,25 @@ def _tools(place: str, value: Any) -> Optional[list[dict]]:
             "correct, rename or remove the column"
         )
     return list(tools)
+
+
+def _with_known_parts(place: str, message: dict) -> dict:
+    """A message whose images have one form. Refuses sound and videos, which no template shows."""
+    parts = message.get("content")
+    if not isinstance(parts, (list, tuple)):
+        return message
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
+    if unread := next((kind for kind in kinds if kind in _UNREAD_PARTS), None):
+        raise DataError(f"{place}: a message has a part of type '{unread}', which is not read: leave it out")
+    if "image_url" not in kinds:
+        return message
+    return {**message, "content": [_image_part(part) if kind == "image_url" else part for kind, part in zip(kinds, parts)]}
+
+
+def _image_part(part: dict) -> dict:
+    """An image as OpenAI's messages name it, as transformers' do."""
+    named = part.get("image_url")
+    return {"type": "image", "url": named.get("url") if isinstance(named, dict) else named}
 
 
 def _with_joined_text(message: dict) -> dict:

@@ -14,7 +14,8 @@ IMAGE_COLUMNS = ("image", "images")
 
 def row_images(place: str, row: Mapping[str, Any]) -> list:
     """The content of `image` or `images`, whichever is not null: file names, bytes, or decoded images."""
-    filled = [name for name in IMAGE_COLUMNS if row.get(name) is not None and row[name] != ""]  # CSV has no null
+    filled = [name for name in IMAGE_COLUMNS
+              if row.get(name) is not None and not (isinstance(row[name], str) and not row[name])]  # CSV has no null
     if not filled:
         return []
     if len(filled) > 1:

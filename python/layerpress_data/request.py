@@ -11,7 +11,7 @@ from .content import TOOLS_COLUMN
 from .errors import DataError
 from .images import IMAGE_COLUMNS
 from .loss_mask import ATTENTION_MASK_COLUMN, LOSS_MASK_COLUMN
-from .vision_processor import takes_images
+from .vision_processor import takes_images, takes_sound
 
 _REQUIRED = ("model", "dataset", "output")
 _MINIMUM = {"num_samples": 1, "max_seq_length": 1, "seed": 0}
@@ -53,12 +53,17 @@ class Request:
     @cached_property
     def extra_columns(self) -> tuple[str, ...]:
         """Columns that are looked at beside those with the text."""
-        return (*self.image_columns, TOOLS_COLUMN, ATTENTION_MASK_COLUMN, *((LOSS_MASK_COLUMN,) if self.use_loss_mask else ()))
+        return (*self.image_columns, *self.unread_columns, TOOLS_COLUMN, ATTENTION_MASK_COLUMN, *((LOSS_MASK_COLUMN,) if self.use_loss_mask else ()))
 
     @cached_property
     def image_columns(self) -> tuple[str, ...]:
         """Columns with images for this model."""
         return IMAGE_COLUMNS if takes_images(self.model_directory) else ()
+
+    @cached_property
+    def unread_columns(self) -> tuple[str, ...]:
+        """Columns with sound or videos, if the model takes them; nothing here reads them."""
+        return (*(("audio", "audios") if takes_sound(self.model_directory) else ()), *(("video", "videos") if self.image_columns else ()))
 
 
 def parse_request(values: dict[str, Any]) -> Request:

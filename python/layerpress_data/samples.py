@@ -72,7 +72,7 @@ def collect_samples(
     Images in rows count where `images` is given.
     """
     contents: Iterator[Content] = (
-        row_content(source.place(row), row.values, request.text_column, images is not None) for row in rows
+        row_content(source.place(row), row.values, request.text_column, images is not None, request.unread_columns) for row in rows
     )
     if request.concatenate or request.uncut:
         contents = map(_without_images, contents)

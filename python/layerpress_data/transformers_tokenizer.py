@@ -8,7 +8,7 @@ from typing import Optional, Sequence
 
 from .chat_template import CheckpointTemplates, Rendered
 from .content import Conversation
-from .errors import DataError, MissingPackageError, one_line
+from .errors import DataError, MissingPackageError, one_line, torchvision_fault
 from .length import check_length
 from .loss_mask import Masked, masked_tokens
 
@@ -26,6 +26,8 @@ class TransformersTokenizer:
             # Code of the checkpoint is never run for its tokenizer: False, because None asks on the terminal.
             self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         except Exception as fault:  # each tokenizer class raises its own kind
+            if torchvision_fault(fault):
+                raise MissingPackageError("transformers", f"the tokenizer of {directory}", fault) from None
             raise DataError(
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"

@@ -22,6 +22,11 @@ def takes_images(directory: Path) -> bool:
     return isinstance(read_json_object(directory / "config.json").get("vision_config"), dict)
 
 
+def takes_sound(directory: Path) -> bool:
+    """Whether the checkpoint is of a model with an audio part."""
+    return isinstance(read_json_object(directory / "config.json").get("audio_config"), dict)
+
+
 def image_token(directory: Path) -> int | None:
     """The image token, according to config.json."""
     config = read_json_object(directory / "config.json")
@@ -66,7 +71,9 @@ class VisionProcessor:
             sources = sources or message_images(content.value)
             text = self._render(processor, content, len(sources))
         else:
-            text = _with_image_tokens(content.value, processor.image_token, len(sources))
+            text = content.value
+            if processor.image_token not in text:
+                text = self._placeholder(processor) * len(sources) + text
         images = [open_image(content.place, source, folder) for source in sources]
         try:
             given = processor(
@@ -90,7 +97,7 @@ class VisionProcessor:
             return self._processor
         if not any((self._directory / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
             raise DataError(
-                f"{self._directory}: the checkpoint has no image processor: add its preprocessor_config.json"
+                f"{self._directory}: the checkpoint has no image processor: add its processor_config.json or preprocessor_config.json"
             )
         try:
             from transformers import AutoProcessor
@@ -111,6 +118,15 @@ class VisionProcessor:
             )
         self._processor = processor
         return processor
+
+    def _placeholder(self, processor) -> str:
+        """What stands for an image in a text: its token, between those that the model wants around it."""
+        config = read_json_object(self._directory / "config.json")
+        around = [config.get(name) for name in ("vision_start_token_id", "vision_end_token_id")]
+        if not all(type(token) is int for token in around):
+            return processor.image_token
+        first, last = processor.tokenizer.convert_ids_to_tokens(around)
+        return f"{first}{processor.image_token}{last}"
 
     def _render(self, processor, content: Content, images: int) -> str:
         if self._templates is None:
@@ -142,11 +158,6 @@ class VisionProcessor:
         ]
         ratios = [int(ratio) for ratio in tensors["aspect_ratio_ids"]]
         return tokens.tolist(), SampleImages(pixels, ratios, filled.astype(numpy.uint8), mask.astype(numpy.uint8))
-
-
-def _with_image_tokens(text: str, image_token: str, images: int) -> str:
-    """Puts all image tokens before a text that contains none."""
-    return text if image_token in text else image_token * images + text
 
 
 def _with_image_parts(messages: Conversation, images: int) -> Conversation:

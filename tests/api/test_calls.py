@@ -1,8 +1,10 @@
 """The other functions of the package, its errors, its stubs, and how it is imported."""
 
+import copy
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -37,6 +39,28 @@ def test_modifiers_refuse_what_recipes_refuse():
     assert AWQModifier(mappings=[AWQMapping("re:.*up_proj", ["re:.*down_proj"])]).arguments["mappings"][0]["smooth_layer"] == "re:.*up_proj"
     AWQModifier(duo_scaling="both", scheme="W4A16_ASYM", targets=["Linear"], ignore=["lm_head"])
     assert "W4A16" in repr(GPTQModifier(scheme="W4A16"))
+
+
+def test_modifiers_change(model, samples, tmp_path):
+    from layerpress.modifiers import QuantizationModifier
+
+    import layerpress
+
+    recipe = QuantizationModifier(scheme="W4A16", ignore=["lm_head"])
+    assert copy.deepcopy(recipe) == recipe and pickle.loads(pickle.dumps(recipe)) == recipe
+    recipe.scheme = "W8A8"
+    recipe.ignore.append("re:.*mlp.*")
+    assert (recipe.scheme, recipe.ignore) == ("W8A8", ["lm_head", "re:.*mlp.*"])
+    with pytest.raises(layerpress.RecipeError, match="W5"):
+        recipe.scheme = "W5"
+    with pytest.raises(layerpress.RecipeError, match="unknown argument 'sheme'"):
+        recipe.sheme = "W8A8"
+    with pytest.raises(AttributeError, match="no argument targets"):
+        _ = recipe.targets
+    layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "out", progress=False)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["config_groups"]["group_0"]["weights"]["num_bits"] == 8
+    assert any("mlp" in name for name in config["ignore"])
 
 
 def test_schemes_of_compressed_tensors(model, samples, tmp_path):

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import json
+import pickle
 import shutil
 
 import pytest
@@ -97,3 +99,23 @@ def test_a_copy_saves_the_result_too(pruned, tmp_path):
         other.lm_head.weight.mul_(2)
     with pytest.raises(UsageError, match="was changed after oneshot"):
         other.save_pretrained(tmp_path / "changed")
+
+
+def test_changed_settings_are_written(pruned, tmp_path):
+    pruned.save_pretrained(tmp_path / "before")
+    pruned.config.use_cache = False
+    pruned.config.note = "mine"
+    try:
+        pruned.save_pretrained(tmp_path / "after")
+    finally:
+        pruned.config.use_cache = True
+        del pruned.config.note
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    assert after == {**before, "use_cache": False, "note": "mine"}
+
+
+def test_a_pickled_model_saves_the_result_too(pruned, tmp_path):
+    again = pickle.loads(pickle.dumps(pruned))
+    again.save_pretrained(tmp_path / "saved")
+    assert zeros(tmp_path / "saved") == pytest.approx(0.5, abs=0.01)
+    assert (again.lm_head.weight == pruned.lm_head.weight).all()

@@ -207,6 +207,45 @@ def test_images_in_both_columns_are_refused(fails, vision, data):
     fails("rows.jsonl, line 1", "'image' and 'images' both hold images", model=vision, dataset=data(row))
 
 
+def part_of_message(part):
+    return {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "w1"}]}]}
+
+
+def test_images_as_other_tools_name_them(prepare, vision, data):
+    row = part_of_message({"type": "image_url", "image_url": {"url": "square.png"}})
+    url = stored(prepare(model=vision, dataset=data(row)))
+    wanted = stored(prepare(model=vision, dataset=data(part_of_message({"type": "image", "path": "square.png"}))))
+    assert url[0][0] == wanted[0][0] and numpy.array_equal(url[0][1][0][0], wanted[0][1][0][0])
+
+
+def test_what_nothing_reads_is_refused(prepare, fails, data, tmp_path):
+    vision = save_vision(tmp_path / "checkpoint")
+    for kind in ("audio", "input_audio", "video", "video_url"):
+        row = part_of_message({"type": kind, "path": "a"})
+        fails("rows.jsonl, line 1", f"a part of type '{kind}'", model=vision, dataset=data(row))
+        fails("rows.jsonl, line 1", f"a part of type '{kind}'", dataset=data(row))
+    fails("rows.jsonl, line 1", "is not a file", model=vision,
+          dataset=data(part_of_message({"type": "image_url", "image_url": "http://example.org/a.png"})))
+    fails("rows.jsonl, line 1", "'video' holds", model=vision, dataset=data({"text": "w1", "video": "a.mp4"}))
+    with_sound = {"text": "w1", "audio": "a.wav"}
+    config = json.loads((vision / "config.json").read_text())
+    (vision / "config.json").write_text(json.dumps({**config, "audio_config": {}}))
+    fails("rows.jsonl, line 1", "'audio' holds", model=vision, dataset=data(with_sound))
+    (vision / "config.json").write_text(json.dumps(config))  # of a model without sound
+    assert stored(prepare(model=vision, dataset=data(with_sound)))
+
+
+def test_torchvision_is_named_where_it_is_at_fault():
+    from layerpress_data.errors import MissingPackageError
+
+    inner = RuntimeError("operator torchvision::nms does not exist")
+    outer = ImportError("Could not import module 'Gemma4Processor'")
+    outer.__cause__ = inner
+    said = str(MissingPackageError("pillow", "the image processor", outer))
+    assert "'torchvision'" in said and "nms does not exist" in said and "pip install torchvision" in said
+    assert "pip install pillow" in str(MissingPackageError("pillow", "the image processor", ImportError("No module named 'PIL'")))
+
+
 def test_images_cannot_be_joined(fails, vision, data):
     path = data({"text": "<|image|>w1", "image": "square.png"})
     fails("rows.jsonl, line 1", "concatenate", model=vision, dataset=path, concatenate=True, max_seq_length=2)

@@ -19,12 +19,26 @@ class Modifier:
     arguments: dict[str, Any]
 
     def __init__(self, **arguments: Any):
-        self.arguments = {name: plain(value) for name, value in arguments.items()}
+        self._take({name: plain(value) for name, value in arguments.items()})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an argument; the modifier stays as it was if it does not take it."""
+        self._take({**self.arguments, name: plain(value)})
+
+    def __getattr__(self, name: str) -> Any:
+        """An argument that was given."""
+        arguments = vars(self).get("arguments", {})  # not there while a copy is made
+        if name not in arguments:
+            raise AttributeError(f"{type(self).__name__} was given no argument {name}")
+        return arguments[name]
+
+    def _take(self, arguments: dict[str, Any]) -> None:
         try:
-            text = json.dumps(self.arguments, allow_nan=False)
+            text = json.dumps(arguments, allow_nan=False)
         except ValueError:
             raise RecipeError(f"[recipe.modifier] {type(self).__name__}: an argument is NaN or infinite") from None
         _native.check_modifier(type(self).__name__, text)
+        vars(self)["arguments"] = arguments
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())

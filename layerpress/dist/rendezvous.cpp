@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <sstream>
@@ -205,13 +206,15 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
   for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
   store->set(keys[static_cast<std::size_t>(environment.rank)], raw_bytes(own.to_text()));
   using Texts = std::vector<std::vector<std::uint8_t>>;
+  // Each rank asks for all, so that more of them ask more seldom.
+  const std::chrono::milliseconds pause(std::max(20, 2 * environment.world_size));
   // Empty if some ranks did not join; those are named below.
   const auto texts = run_bounded<Texts>(
-      [store, keys, end = std::chrono::steady_clock::now() + options.timeout]() -> Texts {
+      [store, keys, pause, end = std::chrono::steady_clock::now() + options.timeout]() -> Texts {
         try {
           while (!store->check(keys)) {
             if (std::chrono::steady_clock::now() > end || store->check({kGaveUp})) return {};
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            std::this_thread::sleep_for(pause);
           }
           return store->multiGet(keys);
         } catch (const std::exception&) {

@@ -95,7 +95,8 @@ def package_stub() -> str:
 def modifiers_stub() -> str:
     lines = [HEAD, "from typing import Any", "", "class AWQMapping:", "    def __init__(self, smooth_layer: str, "
              "balance_layers: list[str], activation_hook_target: str | None = ...) -> None: ...", "",
-             "def plain(value: Any) -> Any: ...", "", "class Modifier:", "    arguments: dict[str, Any]"]
+             "def plain(value: Any) -> Any: ...", "", "class Modifier:", "    arguments: dict[str, Any]",
+             "    type_of_recipe: str"]
     for kind in TABLES["modifiers"]:
         lines += ["", f"class {kind['type']}(Modifier):"]
         if not kind["implemented"]:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
@@ -128,6 +129,13 @@ void add_left_divided(const RunSetup& setup, Notes& notes) {
                   left.size() > 1 ? "each" : "its"));
 }
 
+void add_layer_experts(const RunSetup& setup, Notes& notes) {
+  if (model::has_layer_experts(setup.model.checkpoint->config()))
+    notes.push_back(
+        "layers have different numbers of experts, so that vLLM, transformers and llama.cpp cannot load the result; "
+        "REAPPruningModifier without 'uniform: false' keeps equally many in every layer");
+}
+
 }  // namespace
 
 std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSetup& setup) {
@@ -141,6 +149,7 @@ std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSe
   add_replaced_default(options, setup, notes);
   add_left_routers(setup, notes);
   add_left_divided(setup, notes);
+  add_layer_experts(setup, notes);
   return notes;
 }
 

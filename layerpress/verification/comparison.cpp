@@ -59,7 +59,8 @@ ColumnLimits column_limits(int bits) { return bits >= 6 ? ColumnLimits{{0.7, 1.4
 constexpr Limits kMoved = {1.3, 0.3};
 constexpr double kMostGrown = 1.7;
 /// Where more elements were pruned, the others need not resemble the original ones.
-constexpr double kMostPruned = 0.65;
+constexpr double kMostPruned = 0.75;
+constexpr double kMostForeignOfFew = 0.25;  ///< of such a weight's rows
 
 /// Sums over groups of columns, [rows, groups].
 struct Sums {
@@ -248,9 +249,10 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   const at::Tensor others = columns.original.defined() ? columns.foreign(by_column.sizes) : at::empty({0}, at::kLong);
   // Moving towards the original's outputs may change a weight beyond recognition where little of it is left: 2 bits with one scale for a
   // row or for all of them, or few elements that make up for those that were pruned.
-  const bool is_coarse =
-      (follows_original && weight.bits <= 2 && weight.group_size == weight.columns) ||
-      (change.prunes && change.moves && zeros > kMostPruned * static_cast<double>(weight.rows * weight.columns));
+  const double elements = static_cast<double>(weight.rows * weight.columns);
+  const bool is_coarse = (follows_original && weight.bits <= 2 && weight.group_size == weight.columns) ||
+                         (change.prunes && change.moves && zeros > kMostPruned * elements &&
+                          static_cast<double>(foreign.count) < kMostForeignOfFew * static_cast<double>(weight.rows));
   const auto report = [&](const std::string& what) {
     if (is_coarse)
       findings.warning("source", module, what);
@@ -259,14 +261,16 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   };
   const std::string rows_off = fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
                                            weight.rows, foreign.first_row);
-  if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
+  if (change.prunes && zeros == elements && original.ne(0).any().item<bool>())
+    findings.fault("source", module, "holds zeros only, and the source's weight does not");
+  else if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
     report(rows_off);
   else if (foreign.count > 0)
     findings.warning("source", module, rows_off);
   else if (relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
     report(fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
-    report(fmt::format("is {:.2f} times as large as the source", size));
+    findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
   else if (!is_fitted && shift > kMostShifted * error)
     report(
         fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero points",

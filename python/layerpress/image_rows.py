@@ -75,9 +75,15 @@ def unread_columns(config: Any) -> tuple[str, ...]:
     return (*(("audio", "audios") if takes_sound(config) else ()), *(("video", "videos") if takes_images(config) else ()))
 
 
+def _holds_something(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_something(each) for each in value)
+    return value is not None and not (isinstance(value, str) and not value)
+
+
 def refuse_sound(row: Any, number: int, unread: tuple[str, ...] = ()) -> None:
     for name in (*_OTHER_SOUND, *unread):
-        if hasattr(row, "keys") and row.get(name) is not None:
+        if hasattr(row, "keys") and _holds_something(row.get(name)):
             raise DataError(f"[python.dataset] row {number}: {name} holds sound or a video in a form that Layerpress does not calibrate on; "
                             "pass what the model's processor makes of it, or leave it out")
 

@@ -36,7 +36,7 @@ def recipe_text(recipe: Any) -> Optional[str]:
     if recipe is None or isinstance(recipe, (str, os.PathLike)):
         return None if recipe is None else os.fspath(recipe)
     # A mapping holds a type once, so that each modifier has a group of its own.
-    groups = {f"group_{index}_modifiers": {type(modifier).__name__: modifier.arguments}
+    groups = {f"group_{index}_modifiers": {modifier.type_of_recipe: modifier.arguments}
               for index, modifier in enumerate(_flat(recipe))}
     if not groups:
         raise RecipeError("[python.recipe] the list of modifiers is empty: nothing would be done")

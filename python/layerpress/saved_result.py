@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import weakref
+import zlib
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from .errors import UsageError
 from .progress import logger
@@ -29,8 +30,9 @@ class ResultSaver:
 
     def __init__(self, model: Any, output: Path, writes: bool, keeper: Any):
         self._model = weakref.ref(model)  # no cycle: a large model goes when its last name does
-        self._output, self._writes, self._keeper = output, writes, keeper
-        self._versions = {name: (id(parameter), _version(parameter)) for name, parameter in model.named_parameters()}
+        self._output, self._writes, self._keeper = Path(os.path.abspath(output)), writes, keeper
+        self._versions: Optional[dict] = {name: (id(parameter), _version(parameter)) for name, parameter in model.named_parameters()}
+        self._sums: dict[str, int] = {}
         self._generation, self._config = _generation_of(model), _config_of(model)
 
     def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
@@ -54,14 +56,20 @@ class ResultSaver:
         """What was changed in the model's configurations since."""
         if _generation_of(model) != self._generation:
             model.generation_config.save_pretrained(target)
-        if changes := _changes(self._config, _config_of(model)):
+        now = _config_of(model)
+        if now != self._config:
             file = target / "config.json"
-            config = _merged(json.loads(file.read_text(encoding="utf-8")), changes)
+            config = json.loads(file.read_text(encoding="utf-8"))
+            _follow(config, self._config, now)
             file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle, together with the model. A copy in another process finds the result as long as it is there."""
-        return {**vars(self), "_model": self._model(), "_keeper": None, "_versions": {}}
+        model = self._model()
+        sums = self._sums or ({} if model is None else {name: _checksum(parameter) for name, parameter in model.named_parameters()})
+        for name in self._changed(model):
+            sums[name] = -1
+        return {**vars(self), "_model": model, "_keeper": None, "_versions": None, "_sums": sums}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -74,6 +82,8 @@ class ResultSaver:
         model = self._model()
         if model is not None and id(model) in memo:
             other._model = weakref.ref(memo[id(model)])
+            if self._versions is None:
+                return other
             copies = {name: memo.get(id(parameter)) for name, parameter in model.named_parameters()}
             other._versions = {name: (id(parameter), _version(parameter)) for name, parameter in copies.items() if parameter is not None}
         return other
@@ -84,11 +94,22 @@ class ResultSaver:
         ranks = current_ranks()
         if ranks is not None and ranks.size > 1:
             return
+        for name in self._changed(model):
+            raise UsageError(f"[python.save] {name} was changed after oneshot(), and the result has the value before: save the model as it is "
+                             "with save_compressed=False, or compress it again")
+
+    def _changed(self, model: Any) -> Iterator[str]:
+        if model is None:  # its last name was in the expression that saves it
+            yield from (name for name, known in self._sums.items() if known < 0)
+            return
         for name, parameter in model.named_parameters():
+            if self._versions is None:  # a copy by pickle, which counts anew
+                if self._sums.get(name) not in (None, _checksum(parameter)):
+                    yield name
+                continue
             known = self._versions.get(name)
             if known is not None and known[0] == id(parameter) and known[1] != _version(parameter):
-                raise UsageError(f"[python.save] {name} was changed after oneshot(), and the result has the value before: save the model as it is "
-                                 "with save_compressed=False, or compress it again")
+                yield name
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -120,26 +141,22 @@ def _config_of(model: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("dtype", "torch_dtype", "quantization_config")}
 
 
-def _changes(before: Any, now: dict[str, Any]) -> dict[str, Any]:
-    """The entries of `now` that are others before, also in sections. What is gone is not among them."""
-    changes = {}
+def _follow(config: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Changes a config as another one was changed, also in sections."""
+    for name in before.keys() - now.keys():
+        config.pop(name, None)
     for name, value in now.items():
         old = before.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            value = _changes(old, value)
-            if not value:
-                continue
-        elif name in before and old == value:
-            continue
-        changes[name] = value
-    return changes
+        if isinstance(value, dict) and isinstance(old, dict) and isinstance(config.get(name), dict):
+            _follow(config[name], old, value)
+        elif name not in before or old != value:
+            config[name] = value
 
 
-def _merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    for name, value in changes.items():
-        own = config.get(name)
-        config[name] = _merged(own, value) if isinstance(value, dict) and isinstance(own, dict) else value
-    return config
+def _checksum(parameter: Any) -> int:
+    import torch
+
+    return zlib.crc32(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def copy_result(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Mapping, NamedTuple, Optional
 
 from .errors import DataError
-from .images import image_parts, row_images
+from .images import holds_something, image_parts, row_images
 from .loss_mask import without_padding
 
 TOKEN_IDS_COLUMN = "input_ids"
@@ -16,7 +16,7 @@ CONVERSATIONS_COLUMN = "conversations"  # of ShareGPT: turns with `from` and `va
 TOOLS_COLUMN = "tools"
 DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
-_UNREAD_PARTS = ("audio", "audio_url", "input_audio", "video", "video_url", "input_image", "input_video")  # of messages
+_UNREAD_PARTS = ("audio", "file", "audio_url", "input_audio", "video", "video_url", "input_image", "input_video")  # of messages
 _ROLES_OF_TURNS = {"human": "user", "gpt": "assistant"}  # others keep their name
 
 
@@ -57,7 +57,7 @@ def row_content(place: str, row: Mapping[str, Any], text_column: str, with_image
     """Picks the first of `input_ids`, the text column, `messages` and `conversations` that is not null; or an empty text. Refuses rows with
     something in one of the columns `unread`, which the model could take, but nothing here reads."""
     for name in unread:
-        if row.get(name) is not None and not (isinstance(row[name], str) and not row[name]):
+        if holds_something(row.get(name)):
             raise DataError(f"{place}: '{name}' holds sound or a video, which is not read: pass what the model's processor makes of it "
                             "(in Python), or leave it out")
     content = _text_content(place, row, text_column)

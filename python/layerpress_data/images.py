@@ -12,6 +12,13 @@ from .errors import DataError, MissingPackageError, one_line
 IMAGE_COLUMNS = ("image", "images")
 
 
+def holds_something(value: Any) -> bool:
+    """Whether a column is filled: not null, an empty text (CSV has no null), or a list of such."""
+    if isinstance(value, (list, tuple)):
+        return any(holds_something(each) for each in value)
+    return value is not None and not (isinstance(value, str) and not value)
+
+
 def row_images(place: str, row: Mapping[str, Any]) -> list:
     """The content of `image` or `images`, whichever is not null: file names, bytes, or decoded images."""
     filled = [name for name in IMAGE_COLUMNS

@@ -57,6 +57,12 @@ def test_modifiers_change(model, samples, tmp_path):
         recipe.sheme = "W8A8"
     with pytest.raises(AttributeError, match="no argument targets"):
         _ = recipe.targets
+    with pytest.raises(layerpress.RecipeError, match="no text, number or list"):
+        recipe.scheme = object()
+    derived = type("Derived", (QuantizationModifier,), {})(scheme="W8A8")
+    derived.ignore += ["lm_head"]
+    assert derived.arguments == {"scheme": "W8A8", "ignore": ["lm_head"]}
+    layerpress.oneshot(model=model, recipe=derived, output_dir=tmp_path / "derived", progress=False)
     layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "out", progress=False)
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert config["config_groups"]["group_0"]["weights"]["num_bits"] == 8

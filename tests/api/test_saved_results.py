@@ -105,17 +105,45 @@ def test_changed_settings_are_written(pruned, tmp_path):
     pruned.save_pretrained(tmp_path / "before")
     pruned.config.use_cache = False
     pruned.config.note = "mine"
+    rope = pruned.config.rope_parameters
+    pruned.config.rope_parameters = {name: value for name, value in rope.items() if name != "rope_type"}
     try:
         pruned.save_pretrained(tmp_path / "after")
     finally:
         pruned.config.use_cache = True
         del pruned.config.note
+        pruned.config.rope_parameters = rope
     before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    assert before["rope_parameters"].pop("rope_type")
     assert after == {**before, "use_cache": False, "note": "mine"}
 
 
 def test_a_pickled_model_saves_the_result_too(pruned, tmp_path):
+    import torch
+
+    from layerpress import UsageError
+
     again = pickle.loads(pickle.dumps(pruned))
     again.save_pretrained(tmp_path / "saved")
     assert zeros(tmp_path / "saved") == pytest.approx(0.5, abs=0.01)
     assert (again.lm_head.weight == pruned.lm_head.weight).all()
+    pickle.loads(pickle.dumps(again)).save_pretrained(tmp_path / "saved")
+    with torch.no_grad():
+        again.lm_head.weight[0] += 1
+    for changed in (again, pickle.loads(pickle.dumps(again)), copy.deepcopy(again)):
+        with pytest.raises(UsageError, match="lm_head.weight was changed"):
+            changed.save_pretrained(tmp_path / "changed")
+
+
+def test_a_relative_output_is_found_from_another_folder(loaded, tmp_path, monkeypatch):
+    from layerpress.modifiers import MagnitudePruningModifier
+
+    import layerpress
+
+    monkeypatch.chdir(tmp_path)
+    recipe = MagnitudePruningModifier(final_sparsity=0.5, targets=["re:.*_proj$"])
+    model = layerpress.oneshot(loaded, recipe=recipe, output_dir="out", progress=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    model.save_pretrained("saved")
+    assert zeros(tmp_path / "elsewhere" / "saved") == pytest.approx(0.5, abs=0.01)

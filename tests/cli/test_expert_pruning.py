@@ -122,6 +122,9 @@ def test_different_numbers(source, samples, results, tmp_path):
     found = tiny_models.tensors(twice)
     assert [name for name, tensor in tiny_models.tensors(once).items() if not torch.equal(tensor, found[name])] == []
     assert perplexity(once) == pytest.approx(wanted, rel=0.01)
+    outcome = program.run("oneshot", out, "--output", results / "thrice", "--algorithm", "rtn", "--scheme", "FP8_DYNAMIC")
+    assert "cannot load the result" in outcome.errors and "no engine loads" in outcome.output
+    assert "no engine loads" in (results / "thrice" / "README.md").read_text()
     # A reader of compressed-tensors' place alone; the numbers outlive another compression.
     del config["moe_sparsity_config"]
     (twice / "config.json").write_text(json.dumps(config))

@@ -183,7 +183,7 @@ def test_images_outside_the_graph(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = tiny_illustrated.save(tmp_path / "model", "llava")
     outcome = rotate(model, tmp_path / "refused", code=1, rotations=["R1"])
-    assert "the checkpoint has no image processor: add its preprocessor_config.json); use rotations: [R2]" in outcome.error
+    assert "the checkpoint has no image processor: add its processor_config.json or preprocessor_config.json); use rotations: [R2]" in outcome.error
     rotate(model, tmp_path / "out", rotations=["R2"])
     samples = [tiny_illustrated.sample("llava", 11, 1), tiny_illustrated.sample("llava", 9, 0)]
     assert_equal(model, tmp_path / "out", lambda folder: tiny_illustrated.their_logits(folder, samples))

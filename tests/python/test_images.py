@@ -227,7 +227,7 @@ def test_what_nothing_reads_is_refused(prepare, fails, data, tmp_path):
     fails("rows.jsonl, line 1", "is not a file", model=vision,
           dataset=data(part_of_message({"type": "image_url", "image_url": "http://example.org/a.png"})))
     fails("rows.jsonl, line 1", "'video' holds", model=vision, dataset=data({"text": "w1", "video": "a.mp4"}))
-    with_sound = {"text": "w1", "audio": "a.wav"}
+    with_sound = {"text": "w1", "audio": "a.wav", "videos": [], "video": ""}
     config = json.loads((vision / "config.json").read_text())
     (vision / "config.json").write_text(json.dumps({**config, "audio_config": {}}))
     fails("rows.jsonl, line 1", "'audio' holds", model=vision, dataset=data(with_sound))

@@ -69,6 +69,13 @@ std::int64_t positive_number(const Json& config, const char* key, std::int64_t l
   return checked(json_get_or<std::int64_t>(config, key, kConfigFile, otherwise), key, limit);
 }
 
+bool has_layer_experts(const Json& config) {
+  const auto has = [&](const char* section) {
+    return json_has(config, section) && config[section].is_object() && json_has(config[section], kExpertCountsKey);
+  };
+  return json_has(config, kExpertCountsKey) || has("text_config") || has("quantization_config");
+}
+
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults) {
   DecoderConfig parsed;
   parsed.hidden_size = positive_number(config, "hidden_size", kMostFeatures);

@@ -65,6 +65,9 @@ std::int64_t positive_number(const Json& config, const char* key, std::int64_t l
 /// The same, but uses `otherwise`, which is checked as well, if the key is missing or null.
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise);
 
+/// Whether layers have different numbers of experts (kExpertCountsKey), which no engine loads.
+bool has_layer_experts(const Json& config);
+
 /// Reads and checks the shared fields; throws CheckpointError naming the key.
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults);
 

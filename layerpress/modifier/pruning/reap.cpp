@@ -113,14 +113,6 @@ std::vector<compression::Modifier::ListEntry> ExpertPruning::unmatched_entries()
   return entries;
 }
 
-std::string ExpertPruning::note() const {
-  if (uniform_) return "";
-  return fmt::format(
-      "{}: layers keep different numbers of experts; vLLM, transformers and llama.cpp cannot load the result; "
-      "leave out 'uniform: false' to keep equally many in every layer",
-      type());
-}
-
 void ExpertPruning::read_decision(const Json& decision) {
   const auto refuse = [&](const std::string& layer) {
     throw RecipeError(

@@ -41,7 +41,6 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
 
   std::string type() const override;
   std::vector<ListEntry> unmatched_entries() const override;
-  std::string note() const override;
   /// Until the experts are chosen.
   bool needs_data() const override { return !is_decided(); }
   rewrite::Changes changes(const rewrite::Model& model) const override;

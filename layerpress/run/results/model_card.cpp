@@ -136,9 +136,9 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
       fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, {2}.\n\n", model.shown, LAYERPRESS_VERSION,
                   is_dense(setup) ? "with dense weights as the original has them" : "in " + setup.target->format());
   text += facts(options, model, setup, summary);
-  text +=
-      fmt::format("\n## Serve\n\nFrom this folder:\n\n    {}\n\nIt needs {}.\n\n",
-                  setup.target->serving(".", {}).command, summary.details["serving"]["hardware"].get<std::string>());
+  text += fmt::format("\n## Serve\n\nFrom this folder:\n\n    {}\n\nIt needs {}.\n\n",
+                      serving(".", setup)["command"].get<std::string>(),
+                      summary.details["serving"]["hardware"].get<std::string>());
   text += unmeasured_quality(model);
   const int ranks = setup.pipeline->takes_data ? setup.ranks : 1;  // without data all numbers of ranks give the same
   text += fmt::format("\n## Reproduce\n\nWith Layerpress {}{}:\n\n    {}\n\nProducts were computed in {}.\n",

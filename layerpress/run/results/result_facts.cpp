@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
 
@@ -51,6 +52,9 @@ std::string size_change(std::uint64_t before, std::uint64_t after) {
 }
 
 Json serving(const std::string& output, const setup::RunSetup& setup) {
+  if (model::has_layer_experts(setup.model.checkpoint->config()))
+    return {{"command", "no engine loads layers with different numbers of experts"},
+            {"hardware", "what layerpress eval needs"}};
   const target::Serving serving = setup.target->serving(output, schemes_of(setup));
   return {{"command", serving.command}, {"hardware", serving.hardware}};
 }

@@ -3,6 +3,7 @@ of the C++ library. A modifier that is not implemented has a class, too, which r
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -17,6 +18,7 @@ class Modifier:
     """One modifier of a recipe. Raises RecipeError for arguments that it does not take."""
 
     arguments: dict[str, Any]
+    type_of_recipe: str  # the name of the class, also of classes that are derived from it
 
     def __init__(self, **arguments: Any):
         self._take({name: plain(value) for name, value in arguments.items()})
@@ -28,6 +30,10 @@ class Modifier:
     def __getattr__(self, name: str) -> Any:
         """An argument that was given."""
         arguments = vars(self).get("arguments", {})  # not there while a copy is made
+        if name == "ignore" and name not in arguments and "arguments" in vars(self):
+            with contextlib.suppress(RecipeError):  # a modifier without such a list
+                self._take({**arguments, name: []})  # which scripts extend
+                arguments = self.arguments
         if name not in arguments:
             raise AttributeError(f"{type(self).__name__} was given no argument {name}")
         return arguments[name]
@@ -36,8 +42,10 @@ class Modifier:
         try:
             text = json.dumps(arguments, allow_nan=False)
         except ValueError:
-            raise RecipeError(f"[recipe.modifier] {type(self).__name__}: an argument is NaN or infinite") from None
-        _native.check_modifier(type(self).__name__, text)
+            raise RecipeError(f"[recipe.modifier] {self.type_of_recipe}: an argument is NaN or infinite") from None
+        except TypeError as fault:
+            raise RecipeError(f"[recipe.modifier] {self.type_of_recipe}: an argument is no text, number or list of them ({fault})") from None
+        _native.check_modifier(self.type_of_recipe, text)
         vars(self)["arguments"] = arguments
 
     def __repr__(self) -> str:
@@ -75,5 +83,5 @@ class AWQMapping:
 
 
 for _kind in TABLES["modifiers"]:
-    globals()[_kind["type"]] = type(_kind["type"], (Modifier,), {"__module__": __name__})
+    globals()[_kind["type"]] = type(_kind["type"], (Modifier,), {"__module__": __name__, "type_of_recipe": _kind["type"]})
 __all__ = ["AWQMapping", "Modifier", *(kind["type"] for kind in TABLES["modifiers"])]

@@ -9,6 +9,7 @@ def plain(value: Any) -> Any: ...
 
 class Modifier:
     arguments: dict[str, Any]
+    type_of_recipe: str
 
 class AutoRoundModifier(Modifier):
     def __init__(

@@ -20,7 +20,7 @@ BY_HAND = {
     "deepseek_v3 groups": ("DeepseekV3", {"n_routed_experts": 16, "n_group": 4, "topk_group": 3}),
 }
 IMPORTED = ("gpt_oss", "granitemoe", "ernie4_5_moe", "glm4_moe", "qwen3_next", "afmoe", "cohere2_moe", "dots1", "exaone_moe", "flex_olmo",
-            "granitemoehybrid", "hunyuan_v1_moe", "jamba", "jetmoe", "lfm2_moe", "minimax_m2", "nemotron_h", "phimoe", "qwen3_5_moe_text",
+            "granitemoehybrid", "hunyuan_v1_moe", "jamba", "lfm2_moe", "minimax_m2", "nemotron_h", "phimoe", "qwen3_5_moe_text",
             "hy_v3", "llama4_text", "minimax", "mimo_v2_flash", "kimi_linear", "glm4_moe_lite", "deepseek_v32")
 EXACT = ["--dtype", "fp32"]
 
@@ -73,6 +73,14 @@ def test_imported_families(family, samples, results, tmp_path):
     source = any_model.save(tmp_path / "model", family)
     out, kept = pruned(source, results / "out", samples, tmp_path)
     check(source, out, kept, tmp_path, any_model.logits)
+
+
+@pytest.mark.nightly
+def test_experts_that_are_no_nodes(samples, tmp_path):
+    """JetMoE's, whose attention has experts, too."""
+    source = any_model.save(tmp_path / "model", "jetmoe")
+    program.fails("oneshot", source, "--output", tmp_path / "out", "--recipe", recipe(tmp_path), "--dataset", samples,
+                  fragments=["is not a node of the model's graph", "its experts cannot be removed"])
 
 
 @pytest.mark.nightly

@@ -152,15 +152,14 @@ std::string stripping_note(const Json& tokenizer, const std::string& name) {
     const bool own = json_get_or<bool>(token, "rstrip", kTokenizerFile, false);
     const bool other = json_get_or<bool>(token, "lstrip", kTokenizerFile, false) ||
                        json_get_or<bool>(token, "single_word", kTokenizerFile, false);
-    if ((own || other) && first.empty()) first = json_get<std::string>(token, "content", kTokenizerFile);
+    if ((own || other) && first.empty()) first = shortened(token.value("content", Json()));
     behind = behind || own, others = others || other;
   }
   if (!others && (!behind || strips_behind_tokens(name))) return "";
   return fmt::format(
-      "llama.cpp does not look at lstrip, rstrip and single_word of added tokens (such as '{}'), so that texts with "
+      "llama.cpp does not look at lstrip, rstrip and single_word of added tokens (such as {}), so that texts with "
       "them may get other token ids{}",
-      first.substr(0, 80),
-      others ? "" : "; it strips spaces behind them if the model's folder has phi-3 in its name: rename it");
+      first, others ? "" : "; it strips spaces behind them if the model's folder has phi-3 in its name: rename it");
 }
 
 }  // namespace

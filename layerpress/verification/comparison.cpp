@@ -226,7 +226,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     const std::int64_t last = std::min(first + chunk, weight.rows);
     const at::Tensor found = rounded.slice(0, first, last);
     at::Tensor expected = compared(original.slice(0, first, last), found, change);
-    zeros += static_cast<double>(found.eq(0).sum().item<std::int64_t>());
+    if (change.prunes) zeros += static_cast<double>(found.eq(0).sum().item<std::int64_t>());
     if (scales.defined()) expected = expected.to(at::kFloat) * scales;
     if (change.scales_rows) expected = with_row_scales(expected.to(at::kFloat), found);
     const Sums groups = sums_of(expected, found, weight.group_size);

@@ -72,18 +72,22 @@ def _in_messages(messages: Any) -> bool:
 
 def unread_columns(config: Any) -> tuple[str, ...]:
     """Columns with sound or videos that such a model takes and nothing here reads."""
-    return (*(("audio", "audios") if takes_sound(config) else ()), *(("video", "videos") if takes_images(config) else ()))
+    import_helper()
+    from layerpress_data.images import unread_columns as columns_of
+
+    return columns_of(takes_sound(config), takes_images(config))
 
 
-def _holds_something(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_holds_something(each) for each in value)
-    return value is not None and not (isinstance(value, str) and not value)
+def _is_filled(value: Any) -> bool:
+    import_helper()
+    from layerpress_data.images import holds_something
+
+    return holds_something(value)
 
 
 def refuse_sound(row: Any, number: int, unread: tuple[str, ...] = ()) -> None:
     for name in (*_OTHER_SOUND, *unread):
-        if hasattr(row, "keys") and _holds_something(row.get(name)):
+        if hasattr(row, "keys") and row.get(name) is not None and _is_filled(row[name]):
             raise DataError(f"[python.dataset] row {number}: {name} holds sound or a video in a form that Layerpress does not calibrate on; "
                             "pass what the model's processor makes of it, or leave it out")
 

@@ -19,6 +19,11 @@ def holds_something(value: Any) -> bool:
     return value is not None and not (isinstance(value, str) and not value)
 
 
+def unread_columns(sound: bool, images: bool) -> tuple[str, ...]:
+    """Columns with sound or videos of a model that takes sound or images; nothing here reads them."""
+    return (*(("audio", "audios") if sound else ()), *(("video", "videos") if images else ()))
+
+
 def row_images(place: str, row: Mapping[str, Any]) -> list:
     """The content of `image` or `images`, whichever is not null: file names, bytes, or decoded images."""
     filled = [name for name in IMAGE_COLUMNS

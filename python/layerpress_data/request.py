@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from .content import TOOLS_COLUMN
 from .errors import DataError
-from .images import IMAGE_COLUMNS
+from .images import IMAGE_COLUMNS, unread_columns
 from .loss_mask import ATTENTION_MASK_COLUMN, LOSS_MASK_COLUMN
 from .vision_processor import takes_images, takes_sound
 
@@ -63,7 +63,7 @@ class Request:
     @cached_property
     def unread_columns(self) -> tuple[str, ...]:
         """Columns with sound or videos, if the model takes them; nothing here reads them."""
-        return (*(("audio", "audios") if takes_sound(self.model_directory) else ()), *(("video", "videos") if self.image_columns else ()))
+        return unread_columns(takes_sound(self.model_directory), bool(self.image_columns))
 
 
 def parse_request(values: dict[str, Any]) -> Request:

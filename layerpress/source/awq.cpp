@@ -40,7 +40,7 @@ class Awq : public ModuleFormat {
       tensors.refuse("qweight", fmt::format("{} columns do not divide into groups of {}", columns, group));
     const auto& scales = tensors.spec("scales", {at::kHalf, at::kBFloat16, at::kFloat});
     tensors.require_shape("scales", {columns / group, rows});
-    if (zero_point_) {
+    if (zero_point_ || tensors.has("qzeros")) {
       (void)tensors.spec("qzeros", {at::kInt});
       tensors.require_shape("qzeros", {columns / group, words.shape[1]});
     }
@@ -51,8 +51,12 @@ class Awq : public ModuleFormat {
     const auto read = [tensors, zero_point = zero_point_] {
       quant::QuantizedWeight read;
       read.codes = codes_in_awq_order(tensors.get("qweight"));
-      read.scale = tensors.scales("scales").t().contiguous();
-      if (zero_point) read.zero_point = codes_in_awq_order(tensors.get("qzeros"));
+      const auto signs = zero_point ? quant::ScaleSigns::kPositive : quant::ScaleSigns::kAny;
+      read.scale = tensors.scales("scales", signs).t().contiguous();
+      if (zero_point)
+        read.zero_point = codes_in_awq_order(tensors.get("qzeros"));
+      else if (tensors.has("qzeros") && codes_in_awq_order(tensors.get("qzeros")).ne(0).any().item<bool>())
+        tensors.refuse("qzeros", "holds other zero points than the middle, but config.json says that there are none");
       return read;
     };
     dequantize_from(weight, read);

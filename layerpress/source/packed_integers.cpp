@@ -17,22 +17,23 @@ constexpr std::array<int, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 }  // namespace
 
 at::Tensor codes_packed_along_inputs(const at::Tensor& words, int bits) {
-  const std::int64_t word_rows = words.size(0), outputs = words.size(1), per_word = 32 / bits,
-                     inputs = word_rows * per_word;
+  const std::int64_t word_rows = words.size(0), outputs = words.size(1), inputs = word_rows * 32 / bits;
   const at::Tensor source = words.contiguous();
   at::Tensor codes = at::empty({outputs, inputs}, at::kChar);
   const auto* in = reinterpret_cast<const std::uint32_t*>(source.const_data_ptr<std::int32_t>());
   auto* out = codes.mutable_data_ptr<std::int8_t>();
-  const std::uint32_t mask = (1u << bits) - 1;
+  const std::uint64_t mask = (1u << bits) - 1;
   const int middle = 1 << (bits - 1);
+  const auto first_in = [&](std::int64_t row) { return std::min((row * 32 + bits - 1) / bits, inputs); };
   at::parallel_for(0, (outputs + kTile - 1) / kTile, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin * kTile; first < std::min(end * kTile, outputs); first += kTile)
       for (std::int64_t row = 0; row < word_rows; ++row)
         for (std::int64_t n = first; n < std::min(first + kTile, outputs); ++n) {
-          const std::uint32_t word = in[row * outputs + n];
-          std::int8_t* target = out + n * inputs + row * per_word;
-          for (std::int64_t i = 0; i < per_word; ++i)
-            target[i] = static_cast<std::int8_t>(static_cast<int>((word >> (i * bits)) & mask) - middle);
+          const std::uint64_t next = row + 1 < word_rows ? in[(row + 1) * outputs + n] : 0;
+          const std::uint64_t window = next << 32 | in[row * outputs + n];
+          std::int8_t* target = out + n * inputs;
+          for (std::int64_t k = first_in(row); k < first_in(row + 1); ++k)
+            target[k] = static_cast<std::int8_t>(static_cast<int>((window >> (k * bits - row * 32)) & mask) - middle);
         }
   });
   return codes;

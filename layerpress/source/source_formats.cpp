@@ -8,6 +8,7 @@ namespace layerpress::source {
 
 // Each is defined in the file with its name; `where` names the configuration.
 using Maker = std::unique_ptr<SourceFormat> (*)(const Json& config, const std::string& where);
+std::unique_ptr<SourceFormat> auto_round(const Json& config, const std::string& where);
 std::unique_ptr<SourceFormat> awq(const Json& config, const std::string& where);
 std::unique_ptr<SourceFormat> compressed_tensors(const Json& config, const std::string& where);
 std::unique_ptr<SourceFormat> fp8(const Json& config, const std::string& where);
@@ -21,9 +22,13 @@ struct Known {
   const char* method;  ///< config.json's quant_method
   Maker make;
 };
-constexpr std::array kKnown = {Known{"fp8", fp8},     Known{"compressed-tensors", compressed_tensors},
-                               Known{"mxfp4", mxfp4}, Known{"modelopt", modelopt},
-                               Known{"gptq", gptq},   Known{"awq", awq}};
+constexpr std::array kKnown = {Known{"fp8", fp8},
+                               Known{"compressed-tensors", compressed_tensors},
+                               Known{"mxfp4", mxfp4},
+                               Known{"modelopt", modelopt},
+                               Known{"gptq", gptq},
+                               Known{"awq", awq},
+                               Known{"auto-round", auto_round}};
 
 }  // namespace
 

@@ -1,4 +1,3 @@
-#include "layerpress/base/text.h"
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/quantization_config.h"
@@ -75,7 +74,7 @@ class CompressedTensorsTarget final : public Target {
     return vllm_sparsity_gap(pruned, group);
   }
   Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const override {
-    return {"vllm serve " + shell_word(output), serving_hardware(schemes)};
+    return vllm_serving(output, schemes);
   }
 };
 

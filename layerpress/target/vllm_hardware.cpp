@@ -100,17 +100,18 @@ constexpr std::int64_t kFittingRows = 1024, kFittingColumns = 3 * 5 * 7 * 1024;
 
 }  // namespace
 
-std::string serving_hardware(const std::vector<QuantizationScheme>& schemes) {
+Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes) {
   std::optional<Requirement> need;
   for (const QuantizationScheme& scheme : schemes) {
     if (!scheme.weights) continue;
     const std::optional<std::string> gap = vllm_kernel_gap(scheme, kFittingRows, kFittingColumns);
     const bool hopper_only = gap && gap->find(kHopperOnly) != std::string::npos;
-    if (gap && !hopper_only) return "transformers with compressed-tensors: " + *gap;
+    if (gap && !hopper_only)
+      return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + *gap};
     const Requirement own = hopper_only ? kOnlyHopper : requirement_of(scheme);
     need = need ? both(*need, own) : own;
   }
-  return need ? hardware_text(*need) : "what the uncompressed model needs";
+  return {"vllm serve " + shell_word(output), need ? hardware_text(*need) : "what the uncompressed model needs"};
 }
 
 }  // namespace layerpress::target

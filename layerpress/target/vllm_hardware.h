@@ -4,12 +4,13 @@
 #include <vector>
 
 #include "layerpress/quant/scheme.h"
+#include "layerpress/target/target.h"
 
 namespace layerpress::target {
 
-/// The hardware on which vLLM serves a model whose modules have these schemes, all of them together: "an NVIDIA GPU of
-/// the Ampere generation or later, or an x86 CPU". It follows "needs". Where vLLM lacks a common kernel, it names the
-/// reason and the reader that remains. Facts as of vLLM 0.33, as in vllm_kernels.h.
-std::string serving_hardware(const std::vector<quant::QuantizationScheme>& schemes);
+/// How vLLM serves a model whose modules have these schemes, and the hardware that all of them together need: "an NVIDIA
+/// GPU of the Ampere generation or later, or an x86 CPU". Where vLLM lacks a common kernel, the command is the way that
+/// remains, and the hardware says why. Facts as of vLLM 0.33, as in vllm_kernels.h.
+Serving vllm_serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes);
 
 }  // namespace layerpress::target

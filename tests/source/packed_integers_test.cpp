@@ -22,6 +22,18 @@ TEST(PackedIntegersTest, AlongInputs) {
   }
 }
 
+/// A stream of bits: code k is at k * bits, from the lowest bit of the first word on.
+TEST(PackedIntegersTest, AcrossWords) {
+  for (const int bits : {3, 5, 6, 7}) {
+    const std::int64_t outputs = 19, inputs = 64;
+    const at::Tensor codes = at::randint(1 << bits, {outputs, inputs}, at::kLong);
+    const at::Tensor places = at::arange(bits, at::kLong);
+    const at::Tensor stream = codes.unsqueeze(2).bitwise_right_shift(places).bitwise_and(1);
+    const at::Tensor stored = packed(stream.reshape({outputs, inputs * bits / 32, 32}), 1).t();
+    EXPECT_TRUE(at::equal(codes_packed_along_inputs(stored, bits), codes.sub(1 << (bits - 1)).to(at::kChar))) << bits;
+  }
+}
+
 TEST(PackedIntegersTest, InAwqOrder) {
   const std::int64_t inputs = 131, words = 19;
   const at::Tensor codes = at::randint(16, {inputs, words * 8}, at::kLong);

@@ -114,48 +114,56 @@ def modelopt_nvfp4(module, weight):
     return parts, (values * wide.repeat_interleave(16, 1)).bfloat16()
 
 
-def integers(weight, group, symmetric):
-    """Codes [rows, columns] from 0 to 15, zero points and fp16 scales [rows, groups]."""
-    groups = weight.float().reshape(len(weight), -1, group)
+def integers(weight, group, symmetric, bits=4):
+    """Codes [rows, columns] from 0 on, zero points and fp16 scales [rows, groups]."""
+    groups, most = weight.float().reshape(len(weight), -1, group), 2**bits - 1
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     if symmetric:
-        scale = (torch.maximum(-low, high) / 7.5).half()
-        zero = torch.full(scale.shape, 8)
+        scale = (torch.maximum(-low, high) / (most / 2)).half()
+        zero = torch.full(scale.shape, 2**(bits - 1))
     else:
-        scale = ((high - low) / 15).half()
-        zero = (-low / scale.float()).round().clamp(0, 15)
-    codes = (groups / scale.float().unsqueeze(-1)).round().add(zero.unsqueeze(-1)).clamp(0, 15)
+        scale = ((high - low) / most).half()
+        zero = (-low / scale.float()).round().clamp(0, most)
+    codes = (groups / scale.float().unsqueeze(-1)).round().add(zero.unsqueeze(-1)).clamp(0, most)
     return codes.reshape(weight.shape).long(), zero.long(), scale
 
 
-def words(fields):
-    """int64 [..., 8] of four bits to int32 [...], the first in the lowest bits."""
-    return (fields << torch.arange(0, 32, 4)).sum(-1).to(torch.int64).to(torch.int32)
+def words(fields, bits=4):
+    """int64 [..., n] of a few bits to int32 [..., n * bits / 32]: a stream that begins with the lowest bit of the first word."""
+    stream = (fields.unsqueeze(-1) >> torch.arange(bits) & 1).reshape(*fields.shape[:-1], -1, 32)
+    return (stream << torch.arange(32)).sum(-1).to(torch.int32)
 
 
-def gptq(module, weight, symmetric=True, sorts=False, version=1):
-    group = 32
+def gptq(module, weight, symmetric=True, sorts=False, version=1, bits=4, group=32):
     columns = weight.shape[1]
     generator = torch.Generator().manual_seed(columns)
     order = torch.randperm(columns, generator=generator) if sorts else torch.arange(columns)
-    codes, zero, scale = integers(weight[:, order], group, symmetric)
+    codes, zero, scale = integers(weight[:, order], group, symmetric, bits)
     index = torch.empty(columns, dtype=torch.int32)
     index[order] = torch.arange(columns, dtype=torch.int32) // group
     stored = torch.empty_like(codes)
     stored[:, order] = codes
-    parts = {"qweight": words(stored.T.reshape(columns // 8, 8, -1).transpose(1, 2)),
-             "qzeros": words((zero.T - (1 if version == 1 else 0) & 15).reshape(columns // group, -1, 8)),
+    parts = {"qweight": words(stored, bits).T.contiguous(),
+             "qzeros": words(zero.T - (1 if version == 1 else 0) & 2**bits - 1, bits),
              "scales": scale.T.contiguous(), "g_idx": index}
     values = (stored - zero[:, index.long()]) * scale.float()[:, index.long()]
     return parts, values.half()
 
 
-def awq(module, weight):
+def gptq_of_three_bits(module, weight):
+    """With other settings for some modules, as GPTQModel and AutoRound write them."""
+    own = {"down_proj": {"bits": 8}, "up_proj": {"group": 16}}.get(module.rsplit(".", 1)[-1], {})
+    return gptq(module, weight, **{"bits": 3, **own})
+
+
+def awq(module, weight, symmetric=False):
     group = 32
-    codes, zero, scale = integers(weight, group, symmetric=False)
+    codes, zero, scale = integers(weight, group, symmetric)
+    if symmetric:  # AutoRound's scales have signs
+        codes, scale = torch.where(codes > 0, 16 - codes, codes), -scale
     places = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
-    parts = {"qweight": words(codes.T.reshape(weight.shape[1], -1, 8)[..., places]),
-             "qzeros": words(zero.T.reshape(weight.shape[1] // group, -1, 8)[..., places]), "scales": scale.T.contiguous()}
+    parts = {"qweight": words(codes.T.reshape(weight.shape[1], -1, 8)[..., places]).squeeze(-1),
+             "qzeros": words(zero.T.reshape(weight.shape[1] // group, -1, 8)[..., places]).squeeze(-1), "scales": scale.T.contiguous()}
     judge = AutoAWQConverter(group_size=group)
     read = judge._convert_gemm_module(parts["qweight"], parts["scales"], parts["qzeros"])
     values = [part.float() for part in read]
@@ -184,6 +192,16 @@ FORMATS = {
     "gptq in activation order": (lambda module, weight: gptq(module, weight, sorts=True),
                                  {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": True},
                                  torch.float16),
+    "gptq of three bits": (gptq_of_three_bits, {"quant_method": "gptq", "bits": 3, "group_size": 32, "sym": True, "dynamic": {
+        r"+:.*down_proj.*": {"bits": 8}, r"+:.*\.up_proj.*": {"group_size": 16}, r"-:.*lm_head.*": {}}}, torch.float16),
+    "auto-round": (lambda module, weight: gptq(module, weight, symmetric=False, version=2),
+                   {"quant_method": "auto-round", "packing_format": "auto_round", "bits": 4, "group_size": 32, "sym": False,
+                    "data_type": "int", "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}}}, torch.float16),
+    "auto-round as gptq": (gptq_of_three_bits, {
+        "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 3, "group_size": 32, "sym": True, "extra_config": {
+            "model.layers.0.mlp.down_proj": {"bits": 8}, ".*up_proj.*": {"group_size": 16}}}, torch.float16),
+    "auto-round as awq": (lambda module, weight: awq(module, weight, symmetric=True), {
+        "quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 32, "sym": True}, torch.float16),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}, torch.float16),
 }
 

@@ -12,7 +12,7 @@ using quant::QuantizationScheme;
 std::string hardware_of(const std::vector<std::string>& presets) {
   std::vector<QuantizationScheme> schemes;
   for (const std::string& preset : presets) schemes.push_back(preset_scheme(preset));
-  return serving_hardware(schemes);
+  return vllm_serving("out", schemes).hardware;
 }
 
 TEST(ServingHardwareTest, OneScheme) {
@@ -37,6 +37,8 @@ TEST(ServingHardwareTest, SchemesWithoutKernel) {
   EXPECT_EQ(hardware_of({"W3A16"}),
             "transformers with compressed-tensors: 3-bit weights have no common vLLM kernel; use 4 or 8 bits");
   EXPECT_EQ(hardware_of({"W4A16", "W3A16"}), hardware_of({"W3A16"}));
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A16")}).command, "vllm serve out");
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("W3A16")}).command, "no vLLM kernel; load it with transformers");
 }
 
 TEST(ServingHardwareTest, AModelNeedsWhatAllItsSchemesNeed) {
@@ -52,8 +54,8 @@ TEST(ServingHardwareTest, AModelNeedsWhatAllItsSchemesNeed) {
 TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
   QuantizationScheme attention;
   attention.input_activations = QuantizationArgs{};
-  EXPECT_EQ(serving_hardware({attention, preset_scheme("W4A16")}), hardware_of({"W4A16"}));
-  EXPECT_EQ(serving_hardware({}), "what the uncompressed model needs");
+  EXPECT_EQ(vllm_serving("out", {attention, preset_scheme("W4A16")}).hardware, hardware_of({"W4A16"}));
+  EXPECT_EQ(vllm_serving("out", {}).hardware, "what the uncompressed model needs");
 }
 
 }  // namespace

@@ -6,8 +6,7 @@
 
 namespace layerpress::kernels {
 
-/// Whether no element is NaN or infinite. Any float dtype and device. On the CPU, bf16, fp16 and fp32 are read once, on
-/// all threads, without allocations.
+/// Whether no element is NaN or infinite. Any float dtype and device; fp8 is widened first.
 bool all_finite(const at::Tensor& tensor);
 
 /// The same for several tensors, with one result each; synchronizes with a device once for all its tensors.

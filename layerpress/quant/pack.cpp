@@ -196,30 +196,14 @@ at::Tensor pack_nibbles(const at::Tensor& codes) {
   require_bytes(codes);
   if (codes.size(1) % 2 != 0)
     throw InternalError("[quant.pack] {} four-bit codes of a row do not fill bytes", codes.size(1));
-  const at::Tensor source = codes.to(at::kCPU).contiguous();
-  at::Tensor packed = at::empty({source.size(0), source.size(1) / 2}, at::kByte);
-  const auto* in = source.const_data_ptr<std::uint8_t>();
-  auto* out = packed.mutable_data_ptr<std::uint8_t>();
-  at::parallel_for(0, packed.numel(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      out[i] = static_cast<std::uint8_t>((in[2 * i] & 0xF) | (in[2 * i + 1] << 4));
-  });
-  return packed;
+  const at::Tensor pairs = codes.to(at::kCPU).contiguous().view({codes.size(0), -1, 2});
+  return pairs.select(2, 0).bitwise_and(0xF).bitwise_or(pairs.select(2, 1).bitwise_left_shift(4));
 }
 
 at::Tensor unpack_nibbles(const at::Tensor& packed) {
   require_bytes(packed);
-  const at::Tensor source = packed.to(at::kCPU).contiguous();
-  at::Tensor codes = at::empty({source.size(0), 2 * source.size(1)}, at::kByte);
-  const auto* in = source.const_data_ptr<std::uint8_t>();
-  auto* out = codes.mutable_data_ptr<std::uint8_t>();
-  at::parallel_for(0, source.numel(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      out[2 * i] = in[i] & 0xF;
-      out[2 * i + 1] = in[i] >> 4;
-    }
-  });
-  return codes;
+  const at::Tensor source = packed.to(at::kCPU);
+  return at::stack({source.bitwise_and(0xF), source.bitwise_right_shift(4)}, 2).flatten(1);
 }
 
 }  // namespace layerpress::quant

@@ -19,7 +19,7 @@ at::Tensor pack_int32(const at::Tensor& codes, int num_bits);
 at::Tensor unpack_int32(const at::Tensor& packed, int num_bits, std::int64_t columns);
 
 /// Packs four-bit codes uint8 [rows, columns], of which there is an even number, into uint8 [rows, columns / 2]: the even column
-/// in the low half. Multi-threaded.
+/// in the low half.
 at::Tensor pack_nibbles(const at::Tensor& codes);
 
 /// The inverse: uint8 [rows, bytes] to uint8 [rows, 2 * bytes].

@@ -12,8 +12,8 @@ namespace layerpress::source {
 // GPTQ and AWQ store weights with a row per input, codes packed into 32-bit words from the lowest bits on. Both functions give
 // codes [outputs, inputs] as int8, with 2^(bits-1) subtracted. Multi-threaded.
 
-/// From words [inputs * bits / 32, outputs]: consecutive inputs of one output, `bits` from 2 to 8. Codes of 3 bits may begin in one word
-/// and end in the next.
+/// From words [inputs * bits / 32, outputs]: a stream of consecutive inputs of one output, in which a code may begin in one word and end
+/// in the next.
 at::Tensor codes_packed_along_inputs(const at::Tensor& words, int bits);
 
 /// From words [inputs, outputs * 4 / 32]: a word has eight outputs of one input, in AWQ's order 0 2 4 6 1 3 5 7.

@@ -244,6 +244,9 @@ Json checked(const VerifyOptions& options, const RunControl& control) {
     verification::check_routers(subject, findings);
     verification::check_doubles(subject, findings);
     verification::check_head(*model, findings);
+    if (model->file_metadata)
+      verification::check_vocabulary(*model->file_metadata, model->checkpoint->config().value("vocab_size", 0),
+                                     findings);
     check_values(*model, control, findings);
     result["format"] = model->source_format.empty() ? "plain" : model->source_format;
     result["tensors"] = model->stored->names().size();

@@ -215,7 +215,8 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   const Limits limits =
       change.moves ? Limits{std::max(own.error, kMoved.error), std::min(own.cosine, kMoved.cosine)} : own;
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
-  double power = 0, product = 0, error = 0, shift = 0, zeros = 0;
+  double power = 0, error = 0, shift = 0, zeros = 0;
+  double own_power = 0, own_product = 0, own_error = 0;  // of the rows that are the source's
   Places foreign, suspicious;
   ColumnSums columns;
   const bool is_fitted = change.scales_rows || change.scales_columns;
@@ -230,20 +231,27 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     if (scales.defined()) expected = expected.to(at::kFloat) * scales;
     if (change.scales_rows) expected = with_row_scales(expected.to(at::kFloat), found);
     const Sums groups = sums_of(expected, found, weight.group_size);
-    power += groups.original.sum(at::kDouble).item<double>();
-    product += groups.product.sum(at::kDouble).item<double>();
-    error += (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(at::kDouble).item<double>();
-    foreign.add(foreign_rows(groups.of_rows(), limits), first);
+    const Sums rows = groups.of_rows();
+    const at::Tensor errors = (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(1, true);
+    const at::Tensor others = foreign_rows(rows, limits);
+    const auto sum_of_own = [&](const at::Tensor& sums) {
+      return sums.masked_fill(others, 0).sum(at::kDouble).item<double>();
+    };
+    power += rows.original.sum(at::kDouble).item<double>(), own_power += sum_of_own(rows.original);
+    error += errors.sum(at::kDouble).item<double>(), own_error += sum_of_own(errors);
+    own_product += sum_of_own(rows.product);
+    foreign.add(others, first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
     if (keeps_size && weight.bits >= 4) columns.add(expected, found);
     if (weight.has_zero_points) shift += shift_of_groups(expected, found, weight.group_size);
   }
-  const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
+  const auto relative_to = [](double size, double own) { return std::sqrt(size > 0 ? own / size : own); };
+  const double relative = relative_to(power, error), own_relative = relative_to(own_power, own_error);
   if (!std::isfinite(relative)) {
     findings.warning("source", module, "has weights whose squares overflow, so it was not compared");
     return std::nullopt;
   }
-  const double size = power > 0 ? product / power : 1;
+  const double size = own_power > 0 ? own_product / own_power : 1;
   const Sizes sizes = sizes_of(weight.bits);
   const ColumnLimits by_column = column_limits(weight.bits);
   const at::Tensor others = columns.original.defined() ? columns.foreign(by_column.sizes) : at::empty({0}, at::kLong);
@@ -265,9 +273,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     findings.fault("source", module, "holds zeros only, and the source's weight does not");
   else if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
     report(rows_off);
-  else if (foreign.count > 0)
-    findings.warning("source", module, rows_off);
-  else if (relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
+  else if (own_relative > (follows_original ? std::max(limits.error, kMoved.error) : limits.error))
     report(fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
     findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
@@ -279,6 +285,8 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     findings.fault("source", module,
                    fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),
                                weight.columns, others[0].item<std::int64_t>()));
+  else if (foreign.count > 0)
+    findings.warning("source", module, rows_off);
   else if (relative > limits.error)
     findings.warning("source", module,
                      fmt::format("differs from the source by {:.2f} of its size, moved towards the original model's "

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <type_traits>
+
+#include "layerpress/base/error.h"
+#include "layerpress/gguf/tokenizers/pre_tokenizers.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
 namespace layerpress::verification {
 namespace {
@@ -51,14 +56,67 @@ std::string difference(const std::vector<Element>& own, const std::vector<Elemen
   return fmt::format("is {} in place {}, the source's is {}", shown<Element>(own[i]), i, shown<Element>(other[i]));
 }
 
+constexpr const char* kTokens = "tokenizer.ggml.tokens";
+constexpr const char* kWords = "tokenizer.ggml.pre";
+
 /// Whether tools may choose the value in their own way.
 bool is_tools_own(const std::string& key) {
   static const std::set<std::string> kFree = {"tokenizer.chat_template", "tokenizer.ggml.token_type",
-                                              "tokenizer.ggml.scores", "tokenizer.ggml.pre"};
+                                              "tokenizer.ggml.scores", kWords};
   return kFree.count(key) != 0 || key.ends_with("_token_id") || key.ends_with("_token");
 }
 
+/// Several of llama.cpp's names stand for the same way to cut words. Nothing for a name that is not known here.
+std::optional<bool> cut_alike(const gguf::Value& a, const gguf::Value& b) {
+  const auto *own = std::get_if<std::string>(&a), *other = std::get_if<std::string>(&b);
+  if (own == nullptr || other == nullptr) return std::nullopt;
+  try {
+    const gguf::CutOfWords first = gguf::cut_of_words(*own), second = gguf::cut_of_words(*other);
+    return first.pre_tokenizer == second.pre_tokenizer && first.ignores_merges == second.ignores_merges;
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+template <typename Scalar>
+std::int64_t length_of(const Scalar&) {
+  return -1;
+}
+template <typename Element>
+std::int64_t length_of(const std::vector<Element>& values) {
+  return static_cast<std::int64_t>(values.size());
+}
+
 }  // namespace
+
+void check_vocabulary(const gguf::Metadata& keys, std::int64_t rows, Findings& findings) {
+  const auto* kind = gguf::find_value<std::string>(keys, "tokenizer.ggml.model");
+  if (kind != nullptr && (*kind == "none" || *kind == "no_vocab")) return;
+  const auto* tokens = gguf::find_value<std::vector<std::string>>(keys, kTokens);
+  if (tokens == nullptr)
+    return findings.fault("tokenizer", kTokens, "is missing; llama.cpp loads no model without its tokens");
+  const auto count = static_cast<std::int64_t>(tokens->size());
+  if (count != rows)
+    return findings.fault("tokenizer", kTokens, fmt::format("has {} tokens for {} rows of embeddings", count, rows));
+  bool sound = true;
+  for (const auto& [key, value] : keys) {
+    const std::int64_t length = std::visit([](const auto& own) { return length_of(own); }, value);  // -1: it is no list
+    const auto* id = std::get_if<std::uint32_t>(&value);
+    std::string fault;
+    if ((key == "tokenizer.ggml.token_type" || key == "tokenizer.ggml.scores") && length != count)
+      fault = fmt::format("has {} values for {} tokens", length, count);
+    else if (key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id") && id != nullptr && *id >= count)
+      fault = fmt::format("is {}, but there are {} tokens", *id, count);
+    if (fault.empty()) continue;
+    findings.fault("tokenizer", key, fault);
+    sound = false;
+  }
+  try {
+    (void)gguf::tokenizer_files(keys);
+  } catch (const CheckpointError& error) {
+    if (sound) findings.warning("tokenizer", kTokens, error.what());
+  }
+}
 
 void compare_keys(const gguf::Metadata& result, const gguf::Metadata& expected, Findings& findings) {
   for (const auto& pair : expected) {
@@ -68,13 +126,15 @@ void compare_keys(const gguf::Metadata& result, const gguf::Metadata& expected, 
       continue;
     const auto own = std::find_if(result.begin(), result.end(), [&](const auto& other) { return other.first == key; });
     if (own == result.end()) {
-      findings.warning("config", key, "is missing; the source makes it, and llama.cpp takes a value of its own");
+      if (key != kTokens)
+        findings.warning("config", key, "is missing; the source makes it, and llama.cpp takes a value of its own");
       continue;
     }
     const std::string what =
         std::visit([](const auto& a, const auto& b) { return difference(a, b); }, own->second, pair.second);
-    if (what.empty()) continue;
-    if (is_tools_own(key))
+    const std::optional<bool> alike = key == kWords ? cut_alike(own->second, pair.second) : std::nullopt;
+    if (what.empty() || alike == true) continue;
+    if (is_tools_own(key) && alike != false)
       findings.warning("config", key, what);
     else
       findings.fault("config", key, what);

@@ -4,9 +4,10 @@ import json
 import shutil
 import struct
 
+import gguf
 import pytest
 import torch
-from support import block_models, program, tiny_checkpoints, tiny_models
+from support import block_models, gguf_files, program, tiny_checkpoints, tiny_models
 
 LAYER = "model.layers.0."
 Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
@@ -155,6 +156,13 @@ def permute_rows(tensor):
     return tensor[order]
 
 
+def both(*plants):
+    def plant(folder):
+        for each in plants:
+            each(folder)
+    return plant
+
+
 def quantized_embedding(folder):
     """As some tools leave it: FP8 codes and scales, which config.json does not name."""
     tensors, name = tiny_models.tensors(folder), "model.embed_tokens.weight"
@@ -211,6 +219,8 @@ PLANTED = {
     "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),
     "scale is doubled": ("dense", "int4", change(Q + "weight_scale", lambda scale: put(2 * scale[5, 1], (5, 1))(scale)), True, "source"),
     "all scales are doubled": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
+    "doubled scales and two other rows": ("dense", "int8", both(
+        change(Q + "weight_scale", lambda scale: scale * 2), change(Q + "weight", lambda codes: permute_rows(codes))), True, "source"),
     "all scales are halved": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale / 2), True, "source"),
     "all scales are larger": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale * 1.5), True, "source"),
     "scales of 8 bits are larger": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 1.05), True, "source"),
@@ -281,6 +291,37 @@ def test_blocks_of_a_gguf(tmp_path):
         data[-34:-32] = b"\xff\x7f"
         out.write(data)
     assert verified(file, code=1)["faults"] != []
+
+
+def test_a_few_foreign_rows_hide_nothing(tmp_path):
+    """Twice as large blocks of a k-quant look like other rows here and there."""
+    source, file = tmp_path / "source", tmp_path / "model.gguf"
+    tiny_checkpoints.save(source, "byte_level_split")
+    tiny_models.save(source, vocab_size=768, hidden_size=256, intermediate_size=512)
+    program.run("oneshot", source, "--output", file, "--scheme", "Q4_K_S", "--algorithm", "rtn")
+    reader = gguf.GGUFReader(file, "r+")
+    blocks = next(tensor for tensor in reader.tensors if tensor.name == "blk.1.ffn_up.weight").data.reshape(-1, 144)
+    blocks[:, :2] = (blocks[:, :2].copy().view("<f2") * 2).view("uint8")
+    reader.data.flush()
+    found = verified(file, "--source", source, code=1)["faults"]
+    assert [(fault["check"], fault["where"]) for fault in found] == [("source", "model.layers.1.mlp.up_proj")]
+
+
+# key, what becomes of it, whether it is a fault by itself and beside the source
+@pytest.mark.parametrize("key, change, alone, beside", [
+    ("tokens", None, True, True), ("tokens", lambda tokens: tokens[:-5], True, True), ("token_type", lambda types: types[:-5], True, True),
+    ("eos_token_id", lambda _: 1000000, True, True), ("pre", lambda _: "nonsense", False, False), ("pre", lambda _: "gpt-2", False, True)])
+def test_the_vocabulary_of_a_gguf(key, change, alone, beside, tmp_path):
+    source, file = tmp_path / "source", tmp_path / "model.gguf"
+    tiny_checkpoints.save(source, "byte_level_split")
+    tiny_models.save(source, vocab_size=768, intermediate_size=128)
+    program.run("oneshot", source, "--output", file, "--scheme", "F16", "--algorithm", "rtn")
+    name = f"tokenizer.ggml.{key}"
+    gguf_files.with_tensors(tmp_path / "changed.gguf", file, {}, {name: change})
+    for options, is_fault in (((), alone), (("--source", source), beside)):
+        found = verified(tmp_path / "changed.gguf", *options, code=1 if is_fault else 0)
+        assert (name in {fault["where"] for fault in found["faults"]}) == is_fault
+        assert is_fault or change("") != "nonsense" or "nonsense" in str(found["warnings"])
 
 
 def test_keys_of_a_gguf(tmp_path):
@@ -396,7 +437,7 @@ def test_forms_that_nothing_here_reads_are_no_faults(tmp_path):
     folder = tiny_models.save(tmp_path / "model", "Llama")
     config = json.loads((folder / "config.json").read_text())
     group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}}
-    for form, said in (({"quant_method": "auto-round"}, "'auto-round' is not supported"),
+    for form, said in (({"quant_method": "auto-round", "packing_format": "auto_round:fp8"}, "packing_format 'auto_round:fp8' is not supported"),
                        ({"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
                          "config_groups": {"group_0": group}}, "8-bit floating point per group is not implemented")):
         (folder / "config.json").write_text(json.dumps({**config, "quantization_config": form}))

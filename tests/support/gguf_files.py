@@ -31,14 +31,16 @@ def write(path, architecture, metadata, tensors=()):
     return finished(writer, path)
 
 
-def with_tensors(path, source, tensors):
-    """A copy of a file that has these fp32 tensors, too: a dict of arrays."""
+def with_tensors(path, source, tensors, keys=None):
+    """A copy of a file that has these fp32 tensors, too: a dict of arrays. `keys`: functions that change values, None for a key that goes."""
+    changes = keys or {}
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(str(path), reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
-            kinds = field.types
-            writer.add_key_value(name, field.contents(), kinds[0], sub_type=kinds[1] if len(kinds) > 1 else None)
+            kinds, change = field.types, changes.get(name, lambda value: value)
+            if change is not None:
+                writer.add_key_value(name, change(field.contents()), kinds[0], sub_type=kinds[1] if len(kinds) > 1 else None)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     for name, array in tensors.items():

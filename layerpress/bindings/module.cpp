@@ -211,6 +211,9 @@ void define_ranks(nb::module_& module) {
       .def_prop_ro("is_first", &Distributed::is_first)
       .def("all_gather_text", &Distributed::all_gather_text, nb::call_guard<nb::gil_scoped_release>())
       .def("barrier", &Distributed::barrier, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "fail", [](Distributed& ranks, const std::string& cause) { ranks.fail(cause); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("reports_failure", &Distributed::reports_failure)
       .def("failure", &Distributed::failure);
   module.def("init_dist", [](std::int64_t timeout, nb::handle events, bool in_main_thread) {

@@ -4,6 +4,7 @@ the tokenizer that was given."""
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ class Items:
         dataset = _one_split(dataset, options)
         if not isinstance(dataset, Iterable):
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
-        self._dataset = list(dataset) if iter(dataset) is dataset else dataset
+        self._dataset = _Kept(dataset) if iter(dataset) is dataset else dataset
         self._preprocess, self._collator = preprocess, collator
         self._warned = False
 
@@ -46,6 +47,19 @@ class Items:
 
     def have_images(self) -> bool:
         return any(has_images(item) for item in self)
+
+
+class _Kept:
+    """The rows of a generator, which need not end, to be read several times."""
+
+    def __init__(self, rows: Iterator[Any]):
+        self._rows, self._read = rows, list[Any]()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._read
+        for row in self._rows:
+            self._read.append(row)
+            yield row
 
 
 class Rows:
@@ -142,12 +156,50 @@ def _tools(tools: Any, number: int) -> dict[str, Any]:
     return {} if tools is None else {"tools": tools}
 
 
+def preprocessing(given: Any) -> Optional[Callable]:
+    """A function of rows, or what LLM Compressor takes for one: "file.py:function"."""
+    if given is None or callable(given):
+        return given
+    file, _, name = str(given).rpartition(":")
+    if not file.endswith(".py") or not Path(file).is_file():
+        raise UsageError(f"[python.oneshot] preprocessing_func: {given!r} is neither a function nor FILE.py:FUNCTION")
+    function = runpy.run_path(file).get(name)
+    if not callable(function):
+        raise UsageError(f"[python.oneshot] preprocessing_func: {file} has no function {name}")
+    return function
+
+
+# Of tokenizers; save_pretrained() forgets those that were set afterwards.
+_SETTINGS = ("truncation_side", "model_max_length")
+# What a class of its own may do otherwise; the helper makes a tokenizer of the saved files.
+_METHODS = ("__call__", "_encode_plus", "_tokenize", "apply_chat_template", "encode", "tokenize")
+
+
+def saved_tokenizer(tokenizer: Any, home: Path) -> Path:
+    """Writes a tokenizer or processor as it is now."""
+    text: Any = getattr(tokenizer, "tokenizer", tokenizer)
+    for kind in type(text).__mro__:
+        if kind.__module__.split(".")[0] not in ("builtins", "tokenizers", "transformers", "transformers_modules") and any(
+                name in vars(kind) for name in _METHODS):
+            raise UsageError(f"[python.oneshot] tokenizer: {kind.__name__} has methods of its own, which are not called; pass rows with the "
+                             "input_ids that it makes")
+    tokenizer.save_pretrained(home)
+    file = home / "tokenizer_config.json"
+    if file.is_file():
+        config = json.loads(file.read_text(encoding="utf-8"))
+        usual = {"truncation_side": "right"}
+        changed = {name: value for name in _SETTINGS if (value := getattr(text, name, None)) not in (None, config.get(name, usual.get(name)))}
+        if changed:
+            file.write_text(json.dumps({**config, **changed}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return home
+
+
 def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options: dict[str, Any], folder: Path) -> Path:
     """Tokenizes a file of rows with a given tokenizer or processor, as the program's helper does with a checkpoint's own. The helper
     needs no transformers for the tokenizers of some model types."""
     home = folder / "tokenizer"
     home.mkdir()
-    tokenizer.save_pretrained(home)
+    saved_tokenizer(tokenizer, home)
     if not (home / "config.json").exists():
         (home / "config.json").write_text(json.dumps({} if model_type is None else {"model_type": model_type}))
     written = folder / "samples.safetensors"
@@ -210,7 +262,7 @@ def _depth(value: Any) -> int:
 
 def _ids(values: list, number: int) -> list[int]:
     for value in values:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or getattr(value, "ndim", 0) > 0:
             raise DataError(f"[python.dataset] row {number}: {str(value)[:40]!r} is no token id")
     return [int(value) for value in values]
 

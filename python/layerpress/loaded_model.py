@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import shutil
@@ -54,6 +55,9 @@ class LoadedModel:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`. `keeper`: what
         keeps the result's folder."""
         if writes:
+            if tokenizer is None and self._origin:
+                with contextlib.suppress(UsageError):
+                    tokenizer = self.tokenizer()
             _save_companions(self.model, tokenizer, output)
         before, after = _config(self.model), _config_of_result(self.model, output)
         if _is_untied(before, after) or _is_untied(self.model.config.to_dict(), after):
@@ -287,6 +291,14 @@ def _mark(tensor: Any) -> tuple:
     while row.dim() > 1:
         row = row[0]
     return (*tensor.shape, *row.reshape(-1)[:16].tolist())
+
+
+def replace_tokenizer(output: Path, tokenizer: Any) -> None:
+    """Writes a tokenizer or processor into a result that has another one."""
+    for name in ("added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "special_tokens_map.json", "tokenizer.json",
+                 "tokenizer.model", "tokenizer_config.json", "vocab.json"):
+        (output / name).unlink(missing_ok=True)
+    tokenizer.save_pretrained(output)
 
 
 def _save_companions(model: Any, tokenizer: Optional[Any], output: Path) -> None:

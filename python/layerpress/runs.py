@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Iterator, Optional
 
 from . import _native, keywords
-from .calibration import Items, Rows, tokenized_by
-from .errors import Error, InterruptedError, UsageError
+from .calibration import Items, Rows, preprocessing, saved_tokenizer, tokenized_by
+from .errors import DistributedError, Error, InterruptedError, UsageError
 from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, unread_columns, write_tokens
-from .loaded_model import LoadedModel, WaitingFolder, is_model, tokenizer_of
+from .loaded_model import LoadedModel, WaitingFolder, is_model, replace_tokenizer, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
+from .progress import logger
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
 from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Sensitivity, Summary, Verification
@@ -33,9 +34,12 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     resume=True continues.
     """
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
+        own = _own_tokenizer(request) if request.loaded is None and request.writes else None
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
                                last=request.others))
         if not is_in_memory(model):
+            if own is not None:
+                replace_tokenizer(Path(summary["output"]), own)
             return summary
         loaded = request.loaded or LoadedModel(model)
         try:
@@ -47,6 +51,22 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
             raise type(error)(str(error).replace(summary["output"], str(kept))) from None
         model.compression = summary
         return model
+
+
+def _own_tokenizer(request: _Request) -> Any:
+    """A tokenizer or processor that is passed beside a model's folder or id, unless it is the model's own."""
+    given = request.tokenizer
+    if given is None:
+        return None
+    with TemporaryFolder() as folder, contextlib.suppress(UsageError):
+        own = tokenizer_of(request.model.partition("@")[0], hasattr(given, "image_processor"))
+        places = saved_tokenizer(given, folder / "given"), saved_tokenizer(own, folder / "own")
+        given_files, own_files = ({file.name: file.read_bytes() for file in place.iterdir()} for place in places)
+        if given_files == own_files:
+            return None
+    if str(request.options.get("output", "")).endswith(".gguf") or request.options.get("push"):
+        raise UsageError("[python.oneshot] tokenizer: GGUF files and uploads have the model's own; save the tokenizer into the model's folder")
+    return given
 
 
 def plan(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = False, **arguments: Any) -> Plan:
@@ -171,6 +191,22 @@ class _Request:
 @contextlib.contextmanager
 def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str) -> Iterator[_Request]:
     """The request that the keywords stand for; files that it needs exist inside of the context."""
+    ranks = current_ranks()
+    if ranks is not None and ranks.size > 1 and (failure := ranks.failure()):
+        raise DistributedError(f"[python.{function}] these ranks can do no further work since one failed ({failure}); start the script again")
+    made = False
+    try:
+        with _own_request(model, dataset, recipe, arguments, function) as request:
+            made = True
+            yield request
+    except BaseException as error:
+        if not made and ranks is not None and ranks.size > 1:  # of what fails later, the extension module tells the others
+            ranks.fail(str(error) or type(error).__name__)
+        raise
+
+
+@contextlib.contextmanager
+def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str) -> Iterator[_Request]:
     given = dict(arguments)
     known = {**option_names("oneshot"), **keywords.ALL}
     for name in given:
@@ -188,7 +224,7 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
         raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
                          "these, a folder or an id")
     with _removing_waiting_folder(request), TemporaryFolder() as folder:
-        chosen = dataset if dataset is not None else own["dataset_path"]
+        chosen = _chosen_dataset(dataset, own["dataset_path"])
         if chosen is not None:
             options["dataset"] = _dataset(chosen, own, options, request, folder)
         text = recipe_text(recipe)
@@ -196,6 +232,15 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
             options["recipe"] = text
         request.options = options_of("oneshot", options)
         yield request
+
+
+def _chosen_dataset(dataset: Any, path: Any) -> Any:
+    """LLM Compressor reads `dataset_path` as the kind of file that `dataset` names."""
+    if path is None or isinstance(dataset, str) and dataset in ("csv", "custom", "json", "parquet", "text"):
+        return dataset if path is None else path
+    if dataset is not None:
+        raise UsageError("[python.oneshot] dataset_path: the data is given twice; leave dataset or dataset_path out")
+    return path
 
 
 def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str) -> None:
@@ -279,12 +324,21 @@ def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request
 
 def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
     """The file or id that the program reads."""
+    preprocess, collator = preprocessing(own["preprocessing_func"]), own["data_collator"]
+    if not callable(collator):
+        if collator not in ("truncation", "padding", None):
+            raise UsageError(f"[python.oneshot] data_collator: {collator!r} is not known; pass truncation, padding or a function")
+        collator = None
     if isinstance(dataset, str) and dataset in NAMED and not os.path.exists(dataset):
-        dataset, own["preprocessing_func"] = load(dataset, own["dataset_config_name"], options.pop("dataset_split", None))
+        dataset, usual = load(dataset, own["dataset_config_name"], options.pop("dataset_split", None))
+        preprocess = preprocess or usual
     if isinstance(dataset, (str, os.PathLike)):
+        if preprocess is not None:
+            raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")
+        if collator is not None:
+            logger.warning("data_collator is not called for data in files; pass rows of input_ids if it changes them")
         return _dataset_by_name(dataset, own, options, request, folder)
-    collator = own["data_collator"] if callable(own["data_collator"]) else None
-    items = Items(dataset, options, own["preprocessing_func"], collator)
+    items = Items(dataset, options, preprocess, collator)
     config = _config_of(request)
     if _takes_more_than_text(config) and items.have_images():
         return _tokens_with_images(items, options, request, folder)
@@ -301,8 +355,6 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
 
 
 def _dataset_by_name(dataset: str | os.PathLike, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
-    if own["preprocessing_func"] is not None:
-        raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")
     path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
     if request.tokenizer is None and (request.loaded is None or _is_tokenized(path)) or path.endswith(".safetensors"):
         return path

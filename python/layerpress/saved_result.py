@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import weakref
-import zlib
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
@@ -32,7 +31,7 @@ class ResultSaver:
         self._model = weakref.ref(model)  # no cycle: a large model goes when its last name does
         self._output, self._writes, self._keeper = Path(os.path.abspath(output)), writes, keeper
         self._versions: Optional[dict] = {name: (id(parameter), _version(parameter)) for name, parameter in model.named_parameters()}
-        self._sums: dict[str, int] = {}
+        self._sums = {name: _sums(parameter) for name, parameter in model.named_parameters()}
         self._generation, self._config = _generation_of(model), _config_of(model)
 
     def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
@@ -66,9 +65,7 @@ class ResultSaver:
     def __getstate__(self) -> dict[str, Any]:
         """For pickle, together with the model. A copy in another process finds the result as long as it is there."""
         model = self._model()
-        sums = self._sums or ({} if model is None else {name: _checksum(parameter) for name, parameter in model.named_parameters()})
-        for name in self._changed(model):
-            sums[name] = -1
+        sums = {**self._sums, **dict.fromkeys(self._changed(model))}
         return {**vars(self), "_model": model, "_keeper": None, "_versions": None, "_sums": sums}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,8 +86,9 @@ class ResultSaver:
         return other
 
     def _refuse_changes(self, model: Any) -> None:
-        """Parameters that were changed in place. What has only moved to a device has new objects. On several ranks nothing is refused:
-        dispatch_model() of compressed-tensors sends every weight from one rank to the others, in place."""
+        """Parameters that were changed in place or replaced by others. What has only moved to a device has new objects with the same values.
+        On several ranks nothing is refused: dispatch_model() of compressed-tensors sends every weight from one rank to the others, in
+        place."""
         ranks = current_ranks()
         if ranks is not None and ranks.size > 1:
             return
@@ -100,15 +98,16 @@ class ResultSaver:
 
     def _changed(self, model: Any) -> Iterator[str]:
         if model is None:  # its last name was in the expression that saves it
-            yield from (name for name, known in self._sums.items() if known < 0)
+            yield from (name for name, known in self._sums.items() if known is None)
             return
         for name, parameter in model.named_parameters():
-            if self._versions is None:  # a copy by pickle, which counts anew
-                if self._sums.get(name) not in (None, _checksum(parameter)):
-                    yield name
+            if name not in self._sums:
                 continue
-            known = self._versions.get(name)
-            if known is not None and known[0] == id(parameter) and known[1] != _version(parameter):
+            known = None if self._versions is None else self._versions.get(name)  # a copy by pickle counts anew
+            if known is not None and known[0] == id(parameter):
+                if known[1] != _version(parameter):
+                    yield name
+            elif self._sums[name] != _sums(parameter):
                 yield name
 
 
@@ -153,10 +152,13 @@ def _follow(config: dict[str, Any], before: dict[str, Any], now: dict[str, Any])
             config[name] = value
 
 
-def _checksum(parameter: Any) -> int:
+def _sums(parameter: Any) -> tuple:
+    """What parameters with the same values have in common on all devices: shape, dtype, and sums of the elements' bits."""
     import torch
 
-    return zlib.crc32(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    flat = parameter.detach().contiguous().reshape(-1).view(kinds[parameter.element_size()])
+    return (*parameter.shape, str(parameter.dtype), *(int(part.sum(dtype=torch.int64)) for part in (flat, flat[::2], flat[::7])))
 
 
 def copy_result(source: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Optional
 from layerpress_frame.faults import Fault
 from layerpress_frame.program import Report
 
-from .errors import LOG_IN, explained
+from .errors import LOG_IN, explained, strange_answer
 
 SINGLE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Beside the weights: config, tokenizer, processor, chat template, code, card and license.
@@ -29,14 +29,17 @@ class DownloadFault(Fault):
 
 def download(model: str, revision: Optional[str], report: Report) -> dict[str, Any]:
     """Downloads what is not in the cache yet; a file that is there is not fetched again. Reports {"done", "total"} in bytes."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, errors, snapshot_download
 
     where = model + (f"@{revision}" if revision else "")
     missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
     try:
         info = HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True)
     except Exception as fault:  # of the hub's client and of the network
-        raise DownloadFault(f"{where}: {explained(fault, missing)}") from None
+        is_strange = isinstance(fault, (AttributeError, KeyError, TypeError, ValueError)) and not isinstance(fault, errors.HFValidationError)
+        raise DownloadFault(f"{where}: {strange_answer(fault) if is_strange else explained(fault, missing)}") from None
+    if info.siblings is None or not all(isinstance(file.size or 0, int) for file in info.siblings):
+        raise DownloadFault(f"{where}: {strange_answer('it lists no files with sizes')}")
     try:
         files = {file.rfilename: file for file in info.siblings or ()}
         names = needed_files(files, lambda name: _text_of(model, info.sha, name), where)

@@ -34,6 +34,12 @@ def explained(fault: Exception, missing: str) -> str:
     return one_line(fault)
 
 
+def strange_answer(why: object) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT} does not answer as a hub does ({one_line(why)}); check HF_ENDPOINT, and proxies that ask for a login"
+
+
 def _answer(status: int, message: str) -> str:
     text = f"the hub answered {status}" + (f" ({one_line(message)})" if message else "")
     if status in (401, 403):

@@ -73,6 +73,8 @@ def _policy(script: str) -> str:
 
 
 def _schemes(summary: dict[str, Any]) -> str:
+    if not figures.schemes(summary):
+        return str(summary.get("scheme", "")).capitalize()
     return "; ".join(f"{scheme}: {count} {'module' if count == 1 else 'modules'}" for scheme, count in figures.schemes(summary).items())
 
 

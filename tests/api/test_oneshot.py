@@ -133,6 +133,98 @@ def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, t
     assert (tmp_path / "found" / "tokenizer.json").exists()
 
 
+@pytest.mark.parametrize("scheme", ["W4A16", "FP8_DYNAMIC"])
+def test_a_result_that_was_decompressed_in_memory(scheme, model, samples, gptq, tmp_path):
+    """compressed-tensors leaves scales and shapes beside the values."""
+    from layerpress.modifiers import QuantizationModifier
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig
+
+    import layerpress
+
+    recipe = gptq if scheme == "W4A16" else QuantizationModifier(scheme=scheme, ignore=["lm_head"])
+    layerpress.oneshot(model, dataset=rows_of(samples), recipe=recipe, output_dir=tmp_path / "first", progress=False)
+    decoded = AutoModelForCausalLM.from_pretrained(tmp_path / "first", quantization_config=CompressedTensorsConfig(run_compressed=False))
+    assert "model.layers.0.mlp.up_proj.weight_scale" in decoded.state_dict()
+    layerpress.oneshot(decoded, dataset=rows_of(samples), recipe=gptq, output_dir=tmp_path / "second", progress=False)
+    assert layerpress.verify(tmp_path / "second")["faults"] == []
+    assert "model.layers.0.mlp.up_proj.weight_packed" in tiny_models.tensors(tmp_path / "second")
+
+
+def test_a_tokenizer_beside_the_model(model, loaded, samples, gptq, tmp_path):
+    """Its settings hold, and the result has it; the model's own comes along without being asked for."""
+    from transformers import AutoTokenizer
+
+    import layerpress
+    from layerpress import UsageError
+
+    given = AutoTokenizer.from_pretrained(model)
+    given.truncation_side, given.chat_template = "left", "{{ messages[0].content }} w3"
+    given.add_tokens(["layerpress"])
+    data = {"dataset": [words(samples[1])], "max_seq_length": 16, "recipe": gptq, "progress": False}
+    layerpress.oneshot(model, tokenizer=given, output_dir=tmp_path / "out", **data)
+    own = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert own.chat_template == given.chat_template and len(own) == len(given)
+    layerpress.oneshot(loaded, tokenizer=given, output_dir=tmp_path / "left", **data)
+    layerpress.oneshot(model, output_dir=tmp_path / "ids", **{**data, "dataset": [{"input_ids": samples[1][-16:]}]})
+    same_parts(tmp_path / "left", tmp_path / "ids", ("model.safetensors",))
+    same_parts(tmp_path / "ids", model, ("tokenizer.json", "chat_template.jinja"))
+
+    class Own(type(given)):
+        def __call__(self, *arguments, **options):
+            return super().__call__(*arguments, **options)
+
+    given.__class__ = Own
+    with pytest.raises(UsageError, match="Own has methods of its own"):
+        layerpress.oneshot(loaded, tokenizer=given, **data)
+
+
+def test_tokenized_rows_for_a_model_in_memory(model, loaded, samples, gptq, tmp_path):
+    """The result has the model's tokenizer, as that of the folder has."""
+    import layerpress
+
+    layerpress.oneshot(loaded, dataset=rows_of(samples), recipe=gptq, output_dir=tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / "tokenizer.json").exists() and (tmp_path / "out" / "chat_template.jinja").exists()
+
+
+def test_data_keywords(model, samples, gptq, tmp_path, caplog):
+    """What says how data is read counts, or is refused by name."""
+    import layerpress
+    from layerpress import UsageError
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = write_samples(folder / "rows.jsonl", samples)
+    function = tmp_path / "functions.py"
+    function.write_text("def shorter(row):\n    return {'input_ids': row['input_ids'][:9]}\n")
+    wanted = {"recipe": gptq, "progress": False}
+    by_rows = layerpress.oneshot(model, dataset=rows, output_dir=tmp_path / "rows", **wanted)
+    by_path = layerpress.oneshot(model, dataset="json", dataset_path=rows, output_dir=tmp_path / "path", **wanted)
+    assert by_path["details"]["tokens"] == by_rows["details"]["tokens"]
+    same_parts(tmp_path / "path", tmp_path / "rows", ("model.safetensors",))
+    with pytest.raises(UsageError, match="dataset_path: the data is given twice"):
+        layerpress.oneshot(model, dataset=str(rows), dataset_path=str(folder), **wanted)
+    shorter = layerpress.oneshot(model, dataset=rows_of(samples), preprocessing_func=f"{function}:shorter", output_dir=tmp_path / "short", **wanted)
+    assert shorter["details"]["tokens"] == 9 * len(samples)
+    for named, message in (("shorter", "neither a function nor FILE.py:FUNCTION"), (f"{function}:longer", "no function longer")):
+        with pytest.raises(UsageError, match=message):
+            layerpress.oneshot(model, dataset=rows_of(samples), preprocessing_func=named, **wanted)
+    with pytest.raises(UsageError, match="data_collator: 'truncatoin' is not known"):
+        layerpress.oneshot(model, dataset=rows, data_collator="truncatoin", **wanted)
+    with caplog.at_level("WARNING", "layerpress"):
+        layerpress.oneshot(model, dataset=rows, data_collator=lambda rows: rows, output_dir=tmp_path / "collated", **wanted)
+    assert "data_collator is not called" in caplog.text
+
+
+def test_rows_without_an_end(model, samples, gptq, tmp_path):
+    import itertools
+
+    import layerpress
+
+    summary = layerpress.oneshot(model, dataset=({"input_ids": sample} for sample in itertools.cycle(samples)), recipe=gptq,
+                                 num_calibration_samples=4, output_dir=tmp_path / "out", progress=False)
+    assert summary["details"]["samples"] == 4
+
+
 @pytest.mark.parametrize("recipe", ["rotated", "rotated and quantized", "quantized head", "pruned head", "quantized embedding"])
 def test_a_tied_head_in_memory(recipe, samples, tmp_path):
     """The model is untied where the result of its folder is."""

@@ -65,6 +65,24 @@ def test_later_changes_are_not_lost_in_silence(pruned, tmp_path):
     assert zeros(tmp_path / "dense") == pytest.approx(0.5, abs=0.01)
 
 
+def test_replaced_parameters_are_not_lost_in_silence(pruned, tmp_path):
+    import torch
+
+    from layerpress import UsageError
+
+    moved = pruned.model.norm.weight
+    pruned.model.norm.weight = torch.nn.Parameter(moved.detach().clone())  # as moving to a device does
+    pruned.save_pretrained(tmp_path / "saved")
+    pruned.model.norm.weight = torch.nn.Parameter(torch.zeros_like(moved))
+    with pytest.raises(UsageError, match="model.norm.weight was changed after oneshot"):
+        pruned.save_pretrained(tmp_path / "changed")
+    pruned.model.norm.weight = moved
+    pruned.resize_token_embeddings(pruned.config.vocab_size + 8)
+    with pytest.raises(UsageError, match="(embed_tokens|lm_head).weight was changed after oneshot"):
+        pruned.save_pretrained(tmp_path / "changed")
+    assert not (tmp_path / "changed").exists()
+
+
 @pytest.mark.parametrize("options, message", [
     ({"push_to_hub": True}, "upload"), ({"variant": "x"}, "variant"), ({"state_dict": {"a": 1}}, "state_dict"), ({"nonsense": 3}, "nonsense")])
 def test_arguments_are_refused_by_name(options, message, pruned, tmp_path):

@@ -1,6 +1,7 @@
 """Scripts as users of LLM Compressor write them, with changed imports."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -78,3 +79,42 @@ def test_on_two_ranks(script, by_program, tmp_path):
     # The order of summation differs, so that a few codes may.
     different = sum(int((written[name] != expected[name]).any().item()) for name in expected if not name.endswith("weight_packed"))
     assert different <= 4, different
+
+
+RANKS = """
+import sys, time
+from layerpress import DistributedError, init_dist, oneshot
+from layerpress.modifiers import GPTQModifier
+
+model, out = sys.argv[1:]
+ranks = init_dist()
+
+def rows():
+    yield {"input_ids": [1, 2, 3]}
+    if ranks.rank == 1:
+        raise ValueError("a broken row")
+    yield {"input_ids": [4, 5, 6]}
+
+def told(**changed):
+    start = time.monotonic()
+    try:
+        oneshot(model, output_dir=out, recipe=GPTQModifier(scheme="W8A8"), progress=False, **{"dataset": rows(), **changed})
+    except (DistributedError, ValueError) as error:
+        sys.stdout.write(f"rank {ranks.rank}, {'at once' if time.monotonic() - start < 8 else 'late'}: {error}\\n")
+    sys.stdout.flush()
+
+told()
+told(dataset=[{"input_ids": [1, 2, 3]}])
+time.sleep(10)  # the script lives on
+"""
+
+
+def test_a_rank_whose_data_is_refused(model, tmp_path):
+    """The other ranks learn it at once, and a further run says why there can be none."""
+    (tmp_path / "ranks.py").write_text(RANKS)
+    said = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "ranks.py"), str(model),
+                str(tmp_path / "out")])
+    failed = r"rank 1 \(.*\): a broken row"
+    for line in ("rank 1, at once: a broken row", f"rank 0, at once: {failed}",
+                 *(rf"rank {rank}, at once: \[python.oneshot\] these ranks can do no further work since one failed \({failed}\)" for rank in (0, 1))):
+        assert re.search(line, said), said

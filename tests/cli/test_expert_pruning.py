@@ -99,6 +99,18 @@ def test_choice(source, samples, results, tmp_path):
     assert len({tuple(experts) for experts in kept.values()}) == 3
 
 
+def test_what_the_result_says_of_itself(source, samples, results, tmp_path):
+    summary, page = tmp_path / "summary.json", tmp_path / "page.html"
+    out, _ = pruned(source, results / "out", samples, tmp_path, options=["--summary", summary, "--report", page])
+    said = json.loads(summary.read_text())
+    lengths = [len(json.loads(line)["input_ids"]) for line in samples.read_text().splitlines()]
+    assert (said["samples"], said["tokens"], said["scheme"]) == (len(lengths), sum(lengths), "dense weights")
+    text = page.read_text()
+    assert "<p>Dense weights. Layerpress" in text and "no calibration data" not in text
+    card = (out / "README.md").read_text()
+    assert "with dense weights" in card and "compressed-tensors" not in card and f"{sum(lengths)} tokens" in card
+
+
 def test_different_numbers(source, samples, results, tmp_path):
     """One share for all layers together. transformers' modules compute what such a result does, although it cannot load it."""
     rows = [json.loads(line)["input_ids"] for line in samples.read_text().splitlines()]

@@ -109,6 +109,11 @@ def test_damaged_download_is_fetched_again(file, hub, variables, expected, resul
     ("org/nothing", None, ["[hub.download] org/nothing: the hub has no such model", "hf auth login"]),
     pytest.param("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"], marks=pytest.mark.nightly),
     ("org/name", 401, ["[hub.download] org/name: the hub answered 401", "access token"]),
+    ("org/name", b"<html>log in</html>", ["[hub.download] org/name: http://127.0.0.1:", "does not answer as a hub does", "check HF_ENDPOINT"]),
+    pytest.param("org/name", b"[1]", ["does not answer as a hub does", "check HF_ENDPOINT"], marks=pytest.mark.nightly),
+    pytest.param("org/name", b'{"id": "org/name"}', ["does not answer as a hub does"], marks=pytest.mark.nightly),
+    pytest.param("org/name", b'{"id": "org/name", "sha": "1", "siblings": [{"rfilename": "config.json", "size": "big"}]}',
+                 ["does not answer as a hub does"], marks=pytest.mark.nightly),
 ])
 def test_refused_download(name, fault, fragments, hub, variables, refused, rounding):
     if fault:

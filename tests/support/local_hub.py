@@ -15,7 +15,7 @@ LARGE = (".safetensors", ".bin", ".onnx")  # stored by Git LFS
 
 class LocalHub:
     """Repositories by id: {file name: bytes}. `faults` says what goes wrong: a request's "METHOD path" (a regular expression) to
-    an answer's status, or to "cut", which ends the answer in the middle, once."""
+    an answer's status, to "cut", which ends the answer in the middle, once, or to the text that is answered."""
 
     def __init__(self):
         self.models, self.private, self.objects = {}, {}, {}
@@ -79,6 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.cut = self.damaged = False
         for pattern, fault in list(self.hub.faults.items()):
             if re.fullmatch(pattern, f"{self.command} {path}"):
+                if isinstance(fault, bytes):
+                    return self.answer(fault)
                 if fault not in ("cut", "damaged"):
                     return self.json({"error": f"as the test wants, for {self.headers.get('Authorization')}"}, fault)
                 del self.hub.faults[pattern]

@@ -67,9 +67,9 @@ std::string algorithms(const recipe::Recipe& recipe) {
   return join(types, ", ");
 }
 
-/// Whether all edited weights are written as values.
+/// Whether all weights are written as values.
 bool is_dense(const setup::RunSetup& setup) {
-  return !setup.assignments.edited.empty() && !setup.assignments.quantizes() && setup.model.kept.empty();
+  return !setup.assignments.quantizes() && setup.assignments.attentions.empty() && setup.model.kept.empty();
 }
 
 OrderedJson metadata(const ModelName& model, const fs::path& original, bool dense) {

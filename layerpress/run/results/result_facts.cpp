@@ -37,7 +37,8 @@ std::string scheme_names(const setup::RunSetup& setup) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   }
   if (!setup.assignments.attentions.empty()) names.emplace_back("scales of keys and values");
-  if (names.empty()) return setup.assignments.edited.empty() ? "no scheme" : "dense weights";
+  if (names.empty())
+    return setup.assignments.edited.empty() && setup.model.rewrites.empty() ? "no scheme" : "dense weights";
   const std::string last = names.back();
   names.pop_back();
   return names.empty() ? last : join(names) + " and " + last;

@@ -90,6 +90,13 @@ std::uint64_t source_bytes(const setup::OpenedModel& model) {
   return model.file_metadata ? model.stored->file_bytes() : model.stored->total_bytes();
 }
 
+/// What the choices of a run that then takes no data were measured on; null: there were none.
+Json measured_on(const recipe::Recipe& recipe) {
+  for (const recipe::ModifierEntry& entry : recipe.modifiers)
+    if (json_has(entry.arguments, "measured_on")) return entry.arguments["measured_on"];
+  return nullptr;
+}
+
 }  // namespace
 
 Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
@@ -105,6 +112,8 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
     samples += ranks.back()["samples"].get<std::int64_t>();
     tokens += ranks.back()["tokens"].get<std::int64_t>();
   }
+  if (const Json measured = measured_on(setup.recipe); samples == 0 && measured.is_object())
+    samples = measured.value("samples", samples), tokens = measured.value("tokens", tokens);
   Json modules = modules_in_order(setup, ranks);
   return {{"model", options.model},
           {"model_name", name_of_model(options.model).shown},

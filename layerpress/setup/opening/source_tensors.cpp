@@ -84,6 +84,14 @@ std::vector<std::string> tables_to_ignore(const OpenedModel& model, const std::v
   return entries;
 }
 
+/// Whether the tensor describes codes of a weight that is stored as values: some tools leave it when they decode a checkpoint.
+bool is_leftover(const OpenedModel& model, const std::set<std::string>& read, const std::string& name) {
+  static const std::set<std::string> kParts = {"weight_scale", "weight_zero_point", "weight_global_scale",
+                                               "weight_shape", "weight_g_idx"};
+  const std::string weight = parent_name(name) + std::string(kWeight);
+  return kParts.contains(last_part(name)) && read.contains(weight) && !model.quantized.contains(weight);
+}
+
 }  // namespace
 
 rewrite::Changes SourceTensors::changes() const {
@@ -114,6 +122,8 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
     if (read.count(name) != 0 || read_parts.count(parts.front().name) != 0) continue;
     if (!model.source_format.empty() && source::describes_activations(name))
       source.dropped.push_back({name, "it describes quantized activations of the source, which the output has not"});
+    else if (is_leftover(model, read, name))
+      source.dropped.push_back({name, "it describes codes that the weight no longer has"});
     else if (const auto reason = target.left_out(name))
       source.dropped.push_back({name, *reason});
     else if (std::none_of(source.dropped.begin(), source.dropped.end(), is_it))

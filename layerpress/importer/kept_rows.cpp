@@ -14,6 +14,10 @@ constexpr std::string_view kSame[] = {"aten._to_copy.default",   "aten.view.defa
                                       "aten.unsqueeze.default",  "aten.squeeze.dim",   "aten.clone.default",
                                       "aten.contiguous.default", "aten.alias.default", "aten.neg.default"};
 
+/// Of the first argument they take shape and type alone.
+constexpr std::string_view kNewValues[] = {"aten.new_zeros.default", "aten.new_full.default", "aten.zeros_like.default",
+                                           "aten.ones_like.default", "aten.empty_like.default"};
+
 template <std::size_t kCount>
 bool is_one_of(const std::string& op, const std::string_view (&names)[kCount]) {
   for (const std::string_view name : names)
@@ -97,7 +101,77 @@ class RowSums {
   std::map<std::int64_t, Content> contents_;
 };
 
+/// What linears of a region read, and what it reads for its type alone.
+class LinearReaders {
+ public:
+  LinearReaders(const ExportedGraph& graph, const Layouts& layouts, const Regions& regions, const Region& region)
+      : graph_(graph), layouts_(layouts), regions_(regions), region_(region) {}
+
+  std::vector<std::pair<std::int64_t, std::string>> find() {
+    for (const ExportedNode* node : region_.nodes) {
+      const bool copies = is_one_of(node->op, kSame) && node->op != "aten.neg.default";
+      const std::string weight = copies ? "" : weight_of(*node);
+      const bool has_own_values = is_one_of(node->op, kNewValues), is_converted = node->op == "aten.type_as.default";
+      bool is_first = true;
+      each_value(node->arguments, [&](std::int64_t value) {
+        const std::int64_t origin = origin_of(value);
+        const bool first = std::exchange(is_first, false);
+        if (origin < 0) return;
+        if (first ? has_own_values : is_converted) return found_.emplace_back(origin, ""), void();
+        if (copies && layouts_.has_rows(node->out) && layouts_.features(node->out) == layouts_.features(value))
+          origins_[node->out] = origin;
+        else if (!weight.empty() && first)
+          found_.emplace_back(origin, weight);
+        else if (graph_.parameters.count(origin) == 0)
+          others_.insert(origin);
+      });
+    }
+    if (const std::int64_t kept = origin_of(region_.root); kept >= 0) others_.insert(kept);
+    std::erase_if(found_, [&](const auto& pair) { return others_.count(pair.first) != 0; });
+    return std::move(found_);
+  }
+
+ private:
+  /// The value outside that a value of the region is a copy of; -1: none.
+  std::int64_t origin_of(std::int64_t value) const {
+    if (const auto found = origins_.find(value); found != origins_.end()) return found->second;
+    if (graph_.parameters.count(value) != 0) return value;
+    return graph_.constants.count(value) != 0 ? -1 : regions_.outside(value, region_);
+  }
+
+  /// The stored weight of a linear; "" of anything else.
+  std::string weight_of(const ExportedNode& node) const {
+    if (node.op != "aten.linear.default" || node.arguments.size() < 2) return "";
+    const Json& argument = node.arguments[1];
+    if (!argument.is_object() || !argument.contains("v")) return "";
+    const auto found = graph_.parameters.find(weight_origin(json_integer(argument["v"])));
+    return found == graph_.parameters.end() || !found->second.is_stored() ? "" : found->second.sources[0].name;
+  }
+
+  /// Parameters have no rows of tokens, so that their copies are followed by their operators alone.
+  std::int64_t weight_origin(std::int64_t value) const {
+    for (const ExportedNode* node : region_.nodes)
+      if (node->out == value && node->op == "aten._to_copy.default" && node->arguments[0].is_object() &&
+          node->arguments[0].contains("v"))
+        return json_integer(node->arguments[0]["v"]);
+    return value;
+  }
+
+  const ExportedGraph& graph_;
+  const Layouts& layouts_;
+  const Regions& regions_;
+  const Region& region_;
+  std::map<std::int64_t, std::int64_t> origins_;
+  std::set<std::int64_t> others_;
+  std::vector<std::pair<std::int64_t, std::string>> found_;
+};
+
 }  // namespace
+
+std::vector<std::pair<std::int64_t, std::string>> values_of_linears(const ExportedGraph& graph, const Layouts& layouts,
+                                                                    const Regions& regions, const Region& region) {
+  return LinearReaders(graph, layouts, regions, region).find();
+}
 
 std::set<std::int64_t> kept_rows(const ExportedGraph& graph, const Layouts& layouts, const Regions& regions,
                                  const Region& region) {

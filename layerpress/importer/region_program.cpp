@@ -142,6 +142,12 @@ class ProgramWriter {
     const std::set<std::int64_t> kept = kept_rows(graph_, layouts_, regions_, region_);
     for (std::size_t i = 0; i < node_.inputs.size(); ++i)
       if (kept.count(node_.inputs[i]) != 0) operation.kept_inputs.push_back(static_cast<std::int64_t>(i));
+    for (const auto& [value, weight] : values_of_linears(graph_, layouts_, regions_, region_)) {
+      const auto found = std::find(node_.inputs.begin(), node_.inputs.end(), value);
+      if (found == node_.inputs.end()) continue;
+      operation.linear_inputs.push_back(found - node_.inputs.begin());
+      operation.linear_weights.push_back(weight);
+    }
     if (node_.inputs.empty()) node_.inputs.push_back(graph_.token_ids);
   }
 

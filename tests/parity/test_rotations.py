@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -153,7 +154,7 @@ def test_a_tensor_that_the_graph_does_not_read(tmp_path):
 # Families that no file of ours describes, and the rotations that their graphs allow.
 IMPORTED = {
     "qwen3_5_text": ["R1"], "qwen3_5_moe_text": ["R1"], "qwen3_next": ["R1"], "gpt_oss": ["R1"], "glm4_moe": BOTH,
-    "llama4_text": BOTH, "minimax_m2": BOTH, "ministral3": BOTH, "lfm2": BOTH, "granitemoehybrid": HEADS,
+    "llama4_text": BOTH, "granitemoe": BOTH, "minimax_m2": BOTH, "ministral3": BOTH, "lfm2": BOTH, "granitemoehybrid": HEADS,
 }
 
 
@@ -165,6 +166,23 @@ def test_imported_families(family, tmp_path, monkeypatch):
     samples = tiny_models.random_samples([19, 30], 256, seed=5)
     assert_equal(model, tmp_path / "out", lambda folder: any_model.logits(folder, samples))
     assert changed(model, tmp_path / "out")
+
+
+@pytest.mark.parametrize("family", nightly_but(["glm4_moe", "ernie4_5_moe", "dots1", "hunyuan_v1_moe"], "glm4_moe"))
+def test_routers_in_fp32(family, tmp_path, monkeypatch):
+    """In a bf16 model they read the stream in another dtype, inside of an operator. The same as of the model in fp32, but for rounding."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = any_model.save(tmp_path / "model", family, dtype=torch.bfloat16)
+    wide = shutil.copytree(model, tmp_path / "wide")
+    tiny_models.rewrite_tensors(wide, {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+                                       for name, tensor in tiny_models.tensors(model).items()})
+    tiny_models.rewrite_config(wide, lambda config: config.update(dtype="float32"))
+    for source, out in ((model, "out"), (wide, "expected")):
+        rotate(source, tmp_path / out, rotations=["R1"])
+    found, expected = tiny_models.tensors(tmp_path / "out"), tiny_models.tensors(tmp_path / "expected")
+    routers = [name for name in found if re.search(r"mlp\.gate\.(wg\.)?weight$", name)]
+    assert routers and found.keys() == expected.keys() and changed(model, tmp_path / "out").issuperset(routers)
+    assert [name for name in found if (found[name].float() - expected[name]).norm() > 4e-3 * expected[name].norm()] == []
 
 
 def test_images_in_the_graph(tmp_path):

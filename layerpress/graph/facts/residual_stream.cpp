@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -17,6 +16,21 @@ bool keeps_rows(const Operation& operation, std::size_t input) {
     return false;
   };
   return std::visit(keeps, operation);
+}
+
+/// The weights of the linears by which the node reads an input, "" where it takes the type alone; none: it also does something else.
+std::vector<std::string> weights_of_linears(const Node& node, ValueId value) {
+  if (const auto* linear = std::get_if<Linear>(&node.operation)) return {linear->weight};
+  const auto* program = std::get_if<Aten>(&node.operation);
+  std::vector<std::string> weights;
+  for (std::size_t i = 0; program != nullptr && i < node.inputs.size(); ++i) {
+    if (node.inputs[i] != value) continue;
+    const std::size_t known = weights.size();
+    for (std::size_t k = 0; k < program->linear_inputs.size(); ++k)
+      if (program->linear_inputs[k] == static_cast<std::int64_t>(i)) weights.push_back(program->linear_weights[k]);
+    if (weights.size() == known) return {};
+  }
+  return weights;
 }
 
 /// The norm's size; 0 if it is none whose weight readers can take.
@@ -102,8 +116,8 @@ class StreamSearch {
       const Node& node = graph_.nodes[n];
       for (std::size_t input = 0; input < node.inputs.size(); ++input) {
         if (node.inputs[input] != value) continue;
-        if (std::holds_alternative<Linear>(node.operation)) {
-          read(n, -1);
+        if (const auto weights = weights_of_linears(node, value); !weights.empty()) {
+          read(n, weights, -1);
         } else if (norm_size(node.operation) == stream_.width) {
           stream_.norms.insert(n);
           follow_normed(node.output, n);
@@ -133,8 +147,8 @@ class StreamSearch {
       hinder(graph_.nodes[norm], "is a norm whose result is added to the residual stream");
     for (const NodeId n : consumers_[value]) {
       const Node& node = graph_.nodes[n];
-      if (std::holds_alternative<Linear>(node.operation))
-        read(n, norm);
+      if (const auto weights = weights_of_linears(node, value); !weights.empty())
+        read(n, weights, norm);
       else if (keeps_only(node, value))
         follow_normed(node.output, norm);
       else
@@ -142,11 +156,13 @@ class StreamSearch {
     }
   }
 
-  void read(NodeId n, NodeId norm) {
-    const auto found = std::find_if(stream_.readers.begin(), stream_.readers.end(),
-                                    [&](const ResidualStream::Reader& reader) { return reader.node == n; });
-    if (found == stream_.readers.end())
-      stream_.readers.push_back({n, std::get<Linear>(graph_.nodes[n].operation).weight, norm});
+  void read(NodeId n, const std::vector<std::string>& weights, NodeId norm) {
+    for (const std::string& weight : weights)
+      if (!weight.empty() &&
+          std::none_of(stream_.readers.begin(), stream_.readers.end(), [&](const ResidualStream::Reader& reader) {
+            return reader.node == n && reader.weight == weight;
+          }))
+        stream_.readers.push_back({n, weight, norm});
   }
 
   const Graph& graph_;

@@ -20,7 +20,7 @@ struct ResidualStream {
     std::string bias;
   };
   struct Reader {
-    NodeId node = -1;  ///< a Linear
+    NodeId node = -1;  ///< a Linear, or operators that read the rows by a linear alone
     std::string weight;
     NodeId norm = -1;  ///< that the rows pass; -1: none
   };

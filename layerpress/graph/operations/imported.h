@@ -29,6 +29,10 @@ struct Aten {
   std::string mixes;  ///< why a token's result may depend on other tokens, so that each sample runs alone; or ""
   std::vector<std::int64_t>
       kept_inputs{};  ///< of which the result is a sum, each row times a number; none: it is another function
+  /// Inputs that only linears of the program read, and the weights of these, one for each; an input may be there several times. "": of the
+  /// input, something takes the type alone.
+  std::vector<std::int64_t> linear_inputs{};
+  std::vector<std::string> linear_weights{};
   std::int64_t least_tokens = 1;                                  ///< of a sample
   std::int64_t most_tokens = 0;                                   ///< of a sample; 0: any number
   std::int64_t fixed_bytes = 0, token_bytes = 0, pair_bytes = 0;  ///< workspace, as in TokenBytes
@@ -37,6 +41,7 @@ struct Aten {
     field("program", self.program), field("weight_names", self.weight_names), field("shapes", self.shapes);
     field("constants", self.constants), field("features", self.features), field("mixes", self.mixes);
     field("kept_inputs", self.kept_inputs);
+    field("linear_inputs", self.linear_inputs), field("linear_weights", self.linear_weights);
     field("least_tokens", self.least_tokens), field("most_tokens", self.most_tokens);
     field("fixed_bytes", self.fixed_bytes), field("token_bytes", self.token_bytes);
     field("pair_bytes", self.pair_bytes);
@@ -55,6 +60,7 @@ struct Aten {
     for (std::size_t i = 0; i < node.inputs(); ++i)
       node.require(node.rows(i) == (selected ? Rows::kSelected : Rows::kTokens), "rows are tokens");
     node.require(!selected || mixes.empty(), "selected tokens are treated alone");
+    node.require(linear_inputs.size() == linear_weights.size(), "a weight for every input of linears");
     node.require(features > 0 && least_tokens > 0 && most_tokens >= 0, "positive sizes");
     node.output(features);
   }

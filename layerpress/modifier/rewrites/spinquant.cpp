@@ -1,5 +1,3 @@
-#include "layerpress/modifier/rewrites/spinquant.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "layerpress/graph/facts/value_heads.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/products/hadamard.h"
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/rewrite/rewrite.h"
 
 namespace layerpress::modifier {
@@ -216,13 +215,12 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     if (names.empty()) throw RecipeError("[recipe.modifier] {}: rotations names none; R1 and R2 are known", where_);
   }
 
-  HadamardPtr matrix_of(std::int64_t size, const char* what) const {
+  /// `otherwise`: what to do without it.
+  HadamardPtr matrix_of(std::int64_t size, const char* what, const char* otherwise) const {
     HadamardPtr matrix = Hadamard::of_size(size, seeded_);
     if (matrix == nullptr)
-      throw RecipeError(
-          "[recipe.check] {}: no Hadamard matrix of order {} ({}) is known here; choose another "
-          "transform_block_size, or leave this rotation out",
-          where_, size, what);
+      throw RecipeError("[recipe.check] {}: no Hadamard matrix of order {} ({}) is known here; {}", where_, size, what,
+                        of_option() ? "use --quality best" : otherwise);
     return matrix;
   }
 
@@ -240,7 +238,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,
                         stream.width);
-    const HadamardPtr matrix = matrix_of(size, "R1");
+    const HadamardPtr matrix = matrix_of(size, "R1", "choose another transform_block_size, or use rotations: [R2]");
     std::set<std::string> tables;
     for (const graph::ResidualStream::Writer& writer : stream.writers) {
       if (graph::is_embedding(graph.nodes[writer.node].operation)) {
@@ -329,7 +327,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     std::map<std::int64_t, HadamardPtr> matrices;
     for (const graph::ValueHeads& heads : all.heads) {
       HadamardPtr& matrix = matrices[heads.head_dim];
-      if (matrix == nullptr) matrix = matrix_of(heads.head_dim, "R2");
+      if (matrix == nullptr) matrix = matrix_of(heads.head_dim, "R2", "use rotations: [R1]");
       const auto& linear = std::get<graph::Linear>(graph.nodes[heads.linear].operation);
       std::vector<kernels::MatrixRotation::Run> rows;
       for (const graph::ValueHeads::Rows& run : heads.rows) rows.push_back({run.first, run.count});
@@ -354,6 +352,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
 }  // namespace
 
+/// SpinQuant's rotations that parameters absorb (Liu et al. 2024, arXiv 2405.16406; the matrices are Hadamard's, as in QuaRot, Ashkboos
+/// et al. 2024, arXiv 2404.00456): R1 of the residual stream, R2 of the values' heads. It is a rewrite::Rewrite. Throws RecipeError.
 Kind spinquant_modifier() { return {"SpinQuantModifier", make<SpinQuantModifier>, kSpinQuantArguments}; }
 
 }  // namespace layerpress::modifier

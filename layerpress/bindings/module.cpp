@@ -12,7 +12,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <utility>
 
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/bindings/options.h"

@@ -1,6 +1,5 @@
 #include "layerpress/execution/node_execution.h"
 
-#include <utility>
 #include <variant>
 
 #include "layerpress/execution/operation_execution.h"

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <variant>

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <utility>
 
 namespace layerpress::execution {
 namespace {

@@ -1,7 +1,6 @@
 #include "layerpress/graph/partition.h"
 
 #include <algorithm>
-#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 

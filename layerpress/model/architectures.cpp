@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "layerpress/base/text.h"
 #include "layerpress/model/blocks/architecture.h"

@@ -3,19 +3,24 @@
 #include <map>
 
 #include "layerpress/base/text.h"
-#include "layerpress/modifier/pruning/magnitude.h"
 #include "layerpress/modifier/pruning/reap.h"
-#include "layerpress/modifier/pruning/sparsegpt.h"
-#include "layerpress/modifier/pruning/wanda.h"
-#include "layerpress/modifier/quantizing/autoround.h"
-#include "layerpress/modifier/quantizing/dense_propagation.h"
 #include "layerpress/modifier/quantizing/gptq.h"
-#include "layerpress/modifier/quantizing/quantization.h"
-#include "layerpress/modifier/rewrites/awq.h"
-#include "layerpress/modifier/rewrites/smoothquant.h"
-#include "layerpress/modifier/rewrites/spinquant.h"
 
 namespace layerpress::modifier {
+
+// Each is defined in the file with its name.
+Kind autoround_modifier();
+Kind awq_modifier();
+Kind constant_pruning_modifier();
+Kind error_propagation_modifier();
+Kind logarithmic_equalization_modifier();
+Kind magnitude_pruning_modifier();
+Kind quantization_modifier();
+Kind smoothquant_modifier();
+Kind sparsegpt_modifier();
+Kind spinquant_modifier();
+Kind wanda_modifier();
+
 namespace {
 
 /// An argument of a wrong type is the recipe's fault.
@@ -44,7 +49,7 @@ const std::map<std::string, std::string>& refusals() {
 
 }  // namespace
 
-/// A new modifier is its files and a line here.
+/// A new modifier is its file, a line here and one above.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kAll = {
       autoround_modifier(),

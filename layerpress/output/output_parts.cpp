@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <variant>
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/assignments.h"

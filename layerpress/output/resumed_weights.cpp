@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <set>
-#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/compressed_weight.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/finite.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <vector>
 
 #include "layerpress/pipeline/divided_compression.h"

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-
 #include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/quant/scheme.h"
 

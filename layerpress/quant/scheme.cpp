@@ -1,7 +1,6 @@
 #include "layerpress/quant/scheme.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "layerpress/base/text.h"

@@ -1,7 +1,6 @@
 #include "layerpress/recipe/candidate_schemes.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/blocks/block_type.h"

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>

@@ -2,7 +2,6 @@
 
 #include <set>
 #include <utility>
-#include <variant>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"

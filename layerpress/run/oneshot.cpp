@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
-#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/demand.h"

@@ -1,7 +1,6 @@
 #include "layerpress/schedule/value_statistics.h"
 
 #include <algorithm>
-#include <set>
 
 #include "layerpress/graph/facts/residual_writes.h"
 

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "layerpress/base/json.h"
 #include "layerpress/data/calibration_set.h"

@@ -1,4 +1,3 @@
-#include <array>
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/text.h"

@@ -34,11 +34,12 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     resume=True continues.
     """
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
-        own = _own_tokenizer(request) if request.loaded is None and request.writes else None
+        ranks = current_ranks()
+        own = _own_tokenizer(request) if request.loaded is None and not is_in_memory(model) else None
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
                                last=request.others))
         if not is_in_memory(model):
-            if own is not None:
+            if own is not None and (ranks is None or ranks.is_first):
                 replace_tokenizer(Path(summary["output"]), own)
             return summary
         loaded = request.loaded or LoadedModel(model)

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "layerpress/gguf/blocks/scale_searches.h"

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "layerpress/gguf/blocks/block_families.h"
 #include "layerpress/gguf/blocks/code_bits.h"

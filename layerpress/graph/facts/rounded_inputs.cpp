@@ -2,7 +2,6 @@
 
 #include <map>
 #include <utility>
-#include <variant>
 
 #include "layerpress/graph/graph_copy.h"
 

@@ -1,5 +1,7 @@
 #include "layerpress/kernels/cpu/elementwise.h"
 
+#include <cmath>
+
 #include "layerpress/kernels/cpu/lanes.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/quantization.h"
 

@@ -4,8 +4,6 @@
 #include <cuda_fp16.h>
 #endif
 
-#include <cmath>
-
 #include "layerpress/kernels/cuda/lanes.h"
 #include "layerpress/kernels/cuda/number.h"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <tuple>
 
 #include "layerpress/kernels/layers/attention_tiles.h"
 #include "layerpress/kernels/layers/transformer.h"

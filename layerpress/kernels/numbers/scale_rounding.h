@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstring>
 
 #include "layerpress/kernels/numbers/number_formats.h"

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
 
-#include <cmath>
 #include <limits>
 
 #include "layerpress/base/error.h"

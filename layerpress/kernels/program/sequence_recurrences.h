@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <string>
 
 namespace layerpress::kernels {
 

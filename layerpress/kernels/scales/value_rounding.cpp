@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/products/tensor_bits.h"

@@ -1,10 +1,9 @@
-#include "layerpress/modifier/pruning/magnitude.h"
-
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/modifier/pruning/pruning.h"
 
 namespace layerpress::modifier {
@@ -131,10 +130,16 @@ class ConstantPruningModifier : public TargetedEdit {
 
 }  // namespace
 
+/// MagnitudePruningModifier: of each weight matrix, the ⌊N K final_sparsity⌋ elements with the smallest |w| become zero, and those equal
+/// to the last one. It needs no data. Arguments as LLM Compressor's, which prunes step by step while a model is trained: targets
+/// and final_sparsity are required; init_sparsity, update_scheduler, scheduler_args and leave_enabled have no effect in one shot;
+/// mask_structure other than "unstructured" and apply_globally are refused.
 Kind magnitude_pruning_modifier() {
   return {"MagnitudePruningModifier", make<MagnitudePruningModifier>, kMagnitudeArguments};
 }
 
+/// ConstantPruningModifier: elements that are zero (|w| <= 1e-8) stay zero, whatever later entries of the recipe do with the weights of
+/// its targets. Arguments: targets, required. It needs no data.
 Kind constant_pruning_modifier() {
   return {"ConstantPruningModifier", make<ConstantPruningModifier>, kConstantPruningArguments};
 }

@@ -1,10 +1,9 @@
-#include "layerpress/modifier/pruning/wanda.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "layerpress/compression/statistics/square_sum.h"
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/modifier/pruning/pruning.h"
 #include "layerpress/modifier/quantizing/factorization.h"
 
@@ -86,6 +85,9 @@ class WandaPruningModifier : public PruningModifier {
 
 }  // namespace
 
+/// Wanda (arXiv 2306.11695): in each row, or in each group of it, the weights with the smallest |w| ‖x‖ become zero, where ‖x‖ is the
+/// norm of the weight's input channel over the calibration set. The others stay as they are. Arguments: pruning.h. Inputs that no
+/// token has, or that are not finite, leave the magnitudes alone; the report says so.
 Kind wanda_modifier() {
   return {"WandaPruningModifier", make<WandaPruningModifier>, PruningModifier::shared_arguments()};
 }

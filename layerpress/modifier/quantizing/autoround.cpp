@@ -1,7 +1,6 @@
-#include "layerpress/modifier/quantizing/autoround.h"
-
 #include <fmt/format.h>
 
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/modifier/quantizing/gptq_modifier.h"
 
 namespace layerpress::modifier {
@@ -59,6 +58,9 @@ class AutoRoundModifier final : public GptqModifier {
 
 }  // namespace
 
+/// AutoRoundModifier: GPTQ as --quality best runs it, with the observer gptq and error_propagation, under AutoRound's name. AutoRound's
+/// own arguments (iters, batch_size, lr, enable_torch_compile, device_ids, disable_opt_rtn) are checked and have no effect;
+/// error_propagation (true) is GPTQ's, and false in runs whose experts see the tokens that are routed to them only.
 Kind autoround_modifier() { return {"AutoRoundModifier", make<AutoRoundModifier>, autoround_arguments()}; }
 
 }  // namespace layerpress::modifier

@@ -1,8 +1,7 @@
-#include "layerpress/modifier/quantizing/quantization.h"
-
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/gram_statistic.h"
 #include "layerpress/compression/statistics/square_sum.h"
+#include "layerpress/modifier/arguments/argument.h"
 #include "layerpress/modifier/quantizing/block_quantizer.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/rounding/value_parameters.h"
@@ -73,6 +72,8 @@ class QuantizationModifier : public QuantizingModifier {
 
 }  // namespace
 
+/// Round-to-nearest: every weight to its nearest code, independent of data, unless the observer is "hessian".
+/// Default observer: mse, and squared_error with NVFP4 and MX. Groups in llama.cpp's types: block_quantizer.h.
 Kind quantization_modifier() {
   const auto make_of = [](const OrderedJson& arguments, const std::string& where) {
     return names_block_types(arguments) ? make_block_quantizer(arguments, where, BlockRounding::kNearest)

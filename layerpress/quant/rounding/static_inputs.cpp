@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <limits>
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/rounding/value_parameters.h"

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "layerpress/quant/rounding/static_inputs.h"

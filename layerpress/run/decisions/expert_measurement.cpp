@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -3,8 +3,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <utility>
 
 #include "layerpress/base/file.h"

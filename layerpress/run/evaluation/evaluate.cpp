@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"

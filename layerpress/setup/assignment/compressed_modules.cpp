@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/facts/attention_heads.h"

@@ -42,7 +42,7 @@ void parse_group(const std::string& where, const OrderedJson& group, Recipe& rec
   if (!group.is_object())
     refuse(where, fmt::format("expected modifiers and their arguments, found {}", kind_of(group)));
   for (const auto& [type, arguments] : group.items()) {
-    const std::string modifier_where = where + "." + type;
+    const std::string modifier_where = fmt::format("{}.{}", where, type);
     if (!arguments.is_null() && !arguments.is_object())
       refuse(modifier_where, fmt::format("arguments must be a mapping, found {}", kind_of(arguments)));
     recipe.modifiers.push_back({type, arguments.is_null() ? OrderedJson::object() : arguments, modifier_where});
@@ -61,7 +61,7 @@ void parse_stage(const std::string& where, const OrderedJson& stage, Recipe& rec
     if (key == "run_type" && group == "oneshot") continue;  // of older releases; there is no other type here
     if (!key.ends_with("_modifiers"))
       refuse(where, fmt::format("'{}' is not a group of modifiers; names of groups must end in _modifiers", key));
-    parse_group(where + "." + key, group, recipe);
+    parse_group(fmt::format("{}.{}", where, key), group, recipe);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
+#include "layerpress/quant/pack.h"
 #include "layerpress/source/column_groups.h"
 #include "layerpress/source/packed_integers.h"
 
@@ -121,7 +122,7 @@ class Gptq : public ModuleFormat {
   /// int8 [rows, groups] around the middle of the codes; the sum wraps around like that of the engines.
   static at::Tensor zero_points(const at::Tensor& packed, int bits, int added, std::int64_t rows) {
     const int middle = 1 << (bits - 1);
-    const at::Tensor stored = codes_packed_along_inputs(packed.t(), bits).narrow(1, 0, rows).t().to(at::kInt) + middle;
+    const at::Tensor stored = quant::unpack_int32(packed, bits, rows).t().to(at::kInt) + middle;
     return stored.add(added).bitwise_and(2 * middle - 1).sub(middle).to(at::kChar).contiguous();
   }
 

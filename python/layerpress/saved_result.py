@@ -101,7 +101,7 @@ class ResultSaver:
             yield from (name for name, known in self._sums.items() if known is None)
             return
         for name, parameter in model.named_parameters():
-            if name not in self._sums:
+            if name not in self._sums or parameter.is_meta:  # on disk
                 continue
             known = None if self._versions is None else self._versions.get(name)  # a copy by pickle counts anew
             if known is not None and known[0] == id(parameter):

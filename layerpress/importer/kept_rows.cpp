@@ -109,60 +109,91 @@ class LinearReaders {
 
   std::vector<std::pair<std::int64_t, std::string>> find() {
     for (const ExportedNode* node : region_.nodes) {
-      const bool copies = is_one_of(node->op, kSame) && node->op != "aten.neg.default";
-      const std::string weight = copies ? "" : weight_of(*node);
-      const bool has_own_values = is_one_of(node->op, kNewValues), is_converted = node->op == "aten.type_as.default";
-      bool is_first = true;
+      const bool is_linear = node->op == "aten.linear.default";
+      const std::int64_t input = is_linear ? origin_of(node->arguments, 0) : -1;
+      std::int64_t weight = is_linear ? parameter_of(node->arguments, 1) : -1;
+      if (!fits(input, weight)) weight = -1;
+      if (weight >= 0) found_.emplace_back(input, graph_.parameters.at(weight).sources[0].name);
+      std::size_t place = 0;
       each_value(node->arguments, [&](std::int64_t value) {
-        const std::int64_t origin = origin_of(value);
-        const bool first = std::exchange(is_first, false);
-        if (origin < 0) return;
-        if (first ? has_own_values : is_converted) return found_.emplace_back(origin, ""), void();
-        if (copies && layouts_.has_rows(node->out) && layouts_.features(node->out) == layouts_.features(value))
-          origins_[node->out] = origin;
-        else if (!weight.empty() && first)
-          found_.emplace_back(origin, weight);
-        else if (graph_.parameters.count(origin) == 0)
-          others_.insert(origin);
+        const std::size_t own = place++;
+        if (weight >= 0 && own < 2) return;
+        read(*node, own, value);
       });
     }
-    if (const std::int64_t kept = origin_of(region_.root); kept >= 0) others_.insert(kept);
+    if (const auto kept = origins_.find(region_.root); kept != origins_.end()) others_.insert(kept->second);
+    for (const auto& [input, weight] : found_)
+      if (weights_of_others_.count(weight) != 0) others_.insert(input);
     std::erase_if(found_, [&](const auto& pair) { return others_.count(pair.first) != 0; });
     return std::move(found_);
   }
 
  private:
+  /// A read of a value by anything but a linear of ours.
+  void read(const ExportedNode& node, std::size_t place, std::int64_t value) {
+    const bool is_copied = place == 0 && is_one_of(node.op, kSame) && node.op != "aten.neg.default";
+    if (const std::int64_t parameter = parameter_of(value); parameter >= 0) {
+      if (place == 0 && node.op == "aten._to_copy.default")
+        parameters_[node.out] = parameter;
+      else if (graph_.parameters.at(parameter).is_stored())
+        weights_of_others_.insert(graph_.parameters.at(parameter).sources[0].name);
+      return;
+    }
+    const std::int64_t origin = origin_of(value);
+    if (origin < 0) return;
+    if (place == 0 ? is_one_of(node.op, kNewValues) : node.op == "aten.type_as.default")
+      found_.emplace_back(origin, "");
+    else if (is_copied && has_whole_rows(node.out, origin))
+      origins_[node.out] = origin;
+    else
+      others_.insert(origin);
+  }
+
+  /// Whether the value's last dimension is the row of `origin`.
+  bool has_whole_rows(std::int64_t value, std::int64_t origin) const {
+    const std::vector<Size>& shape = layouts_.type(value).shape;
+    return layouts_.has_rows(value) && layouts_.has_rows(origin) && !shape.empty() && shape.back().power == 0 &&
+           shape.back().exact && shape.back().factor == layouts_.features(origin);
+  }
+
+  /// Whether a linear with this stored weight reads the rows.
+  bool fits(std::int64_t input, std::int64_t weight) const {
+    if (input < 0 || weight < 0 || !layouts_.has_rows(input) || !graph_.parameters.at(weight).is_stored()) return false;
+    const std::vector<std::int64_t>& shape = graph_.parameters.at(weight).sources[0].shape;
+    return shape.size() == 2 && shape[1] == layouts_.features(input);
+  }
+
+  static std::int64_t value_in(const Json& arguments, std::size_t place) {
+    if (arguments.size() <= place || !arguments[place].is_object() || !arguments[place].contains("v")) return -1;
+    return json_integer(arguments[place]["v"]);
+  }
+
+  /// The parameter that a value is, perhaps in another dtype; -1: none.
+  std::int64_t parameter_of(std::int64_t value) const {
+    if (const auto found = parameters_.find(value); found != parameters_.end()) return found->second;
+    return graph_.parameters.count(value) != 0 ? value : -1;
+  }
+  std::int64_t parameter_of(const Json& arguments, std::size_t place) const {
+    return parameter_of(value_in(arguments, place));
+  }
+
   /// The value outside that a value of the region is a copy of; -1: none.
   std::int64_t origin_of(std::int64_t value) const {
     if (const auto found = origins_.find(value); found != origins_.end()) return found->second;
-    if (graph_.parameters.count(value) != 0) return value;
-    return graph_.constants.count(value) != 0 ? -1 : regions_.outside(value, region_);
+    if (value < 0 || graph_.constants.count(value) != 0 || graph_.parameters.count(value) != 0) return -1;
+    return regions_.outside(value, region_);
   }
-
-  /// The stored weight of a linear; "" of anything else.
-  std::string weight_of(const ExportedNode& node) const {
-    if (node.op != "aten.linear.default" || node.arguments.size() < 2) return "";
-    const Json& argument = node.arguments[1];
-    if (!argument.is_object() || !argument.contains("v")) return "";
-    const auto found = graph_.parameters.find(weight_origin(json_integer(argument["v"])));
-    return found == graph_.parameters.end() || !found->second.is_stored() ? "" : found->second.sources[0].name;
-  }
-
-  /// Parameters have no rows of tokens, so that their copies are followed by their operators alone.
-  std::int64_t weight_origin(std::int64_t value) const {
-    for (const ExportedNode* node : region_.nodes)
-      if (node->out == value && node->op == "aten._to_copy.default" && node->arguments[0].is_object() &&
-          node->arguments[0].contains("v"))
-        return json_integer(node->arguments[0]["v"]);
-    return value;
+  std::int64_t origin_of(const Json& arguments, std::size_t place) const {
+    return origin_of(value_in(arguments, place));
   }
 
   const ExportedGraph& graph_;
   const Layouts& layouts_;
   const Regions& regions_;
   const Region& region_;
-  std::map<std::int64_t, std::int64_t> origins_;
-  std::set<std::int64_t> others_;
+  std::map<std::int64_t, std::int64_t> origins_, parameters_;  // of copies
+  std::set<std::int64_t> others_;                              // values that are also read otherwise
+  std::set<std::string> weights_of_others_;
   std::vector<std::pair<std::int64_t, std::string>> found_;
 };
 

@@ -27,7 +27,6 @@ std::unique_ptr<SourceFormat> auto_round(const Json& config, const std::string& 
     refuse_other("packing_format", packing,
                  "auto_round, auto_round:auto_gptq, auto_round:gptqmodel and auto_round:auto_awq are");
   changed["checkpoint_format"] = packing == "auto_round:auto_gptq" ? "gptq" : "gptq_v2";
-  if (json_has(config, "extra_config")) changed["dynamic"] = config["extra_config"];
   return gptq(changed, where);
 }
 

@@ -25,7 +25,8 @@ class Gptq : public ModuleFormat {
       : method_(json_get_or<std::string>(config, "quant_method", where, "gptq")),
         symmetric_(json_get_or<bool>(config, "sym", where, true)) {
     add_settings(config, where, {json_get<int>(config, "bits", where), -1});
-    if (json_has(config, "dynamic")) add_others(config["dynamic"], where + ": dynamic");
+    for (const char* key : {"dynamic", "extra_config"})  // GPTQModel's name, and AutoRound's
+      if (json_has(config, key)) add_others(config[key], fmt::format("{}: {}", where, key));
     const auto version = json_get_or<std::string>(config, "checkpoint_format", where, "gptq");
     if (version != "gptq" && version != "gptq_v2")
       throw UnsupportedError("[source.{}] {}: checkpoint_format '{}' is not supported; only gptq and gptq_v2 are",

@@ -242,8 +242,9 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     own_product += sum_of_own(rows.product);
     foreign.add(others, first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
-    if (keeps_size && weight.bits >= 4) columns.add(expected, found);
-    if (weight.has_zero_points) shift += shift_of_groups(expected, found, weight.group_size);
+    const at::Tensor kept = expected.masked_fill(others, 0), kept_found = found.masked_fill(others, 0);
+    if (keeps_size && weight.bits >= 4) columns.add(kept, kept_found);
+    if (weight.has_zero_points) shift += shift_of_groups(kept, kept_found, weight.group_size);
   }
   const auto relative_to = [](double size, double own) { return std::sqrt(size > 0 ? own / size : own); };
   const double relative = relative_to(power, error), own_relative = relative_to(own_power, own_error);
@@ -277,10 +278,10 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     report(fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
     findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
-  else if (!is_fitted && shift > kMostShifted * error)
+  else if (!is_fitted && shift > kMostShifted * own_error)
     report(
         fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero points",
-                    100 * shift / error));
+                    100 * shift / own_error));
   else if (static_cast<double>(others.numel()) > by_column.most_foreign * static_cast<double>(weight.columns))
     findings.fault("source", module,
                    fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),

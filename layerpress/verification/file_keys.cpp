@@ -106,9 +106,13 @@ void check_vocabulary(const gguf::Metadata& keys, std::int64_t rows, Findings& f
     if ((key == "tokenizer.ggml.token_type" || key == "tokenizer.ggml.scores") && length != count)
       fault = fmt::format("has {} values for {} tokens", length, count);
     else if (key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id") && id != nullptr && *id >= count)
-      fault = fmt::format("is {}, but there are {} tokens", *id, count);
+      fault = fmt::format("is {}, but there are {} tokens, so that llama.cpp takes another one", *id, count);
     if (fault.empty()) continue;
-    findings.fault("tokenizer", key, fault);
+    const bool is_minor = id != nullptr && key != "tokenizer.ggml.eos_token_id" && key != "tokenizer.ggml.bos_token_id";
+    if (is_minor)
+      findings.warning("tokenizer", key, fault);
+    else
+      findings.fault("tokenizer", key, fault);
     sound = false;
   }
   try {

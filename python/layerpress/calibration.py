@@ -170,25 +170,28 @@ def preprocessing(given: Any) -> Optional[Callable]:
 
 
 # Of tokenizers; save_pretrained() forgets those that were set afterwards.
-_SETTINGS = ("truncation_side", "model_max_length")
+_SETTINGS = {"truncation_side": "right", "padding_side": "right", "model_max_length": None}
 # What a class of its own may do otherwise; the helper makes a tokenizer of the saved files.
 _METHODS = ("__call__", "_encode_plus", "_tokenize", "apply_chat_template", "encode", "tokenize")
+
+
+def _refuse_own_methods(tokenizer: Any) -> None:
+    for kind in type(getattr(tokenizer, "tokenizer", tokenizer)).__mro__:
+        if kind.__module__.split(".")[0] not in ("builtins", "tokenizers", "transformers", "transformers_modules") and any(
+                name in vars(kind) for name in _METHODS):
+            raise UsageError(f"[python.oneshot] tokenizer: {kind.__name__} has methods of its own, which are not called; pass rows with the "
+                             "input_ids that it makes")
 
 
 def saved_tokenizer(tokenizer: Any, home: Path) -> Path:
     """Writes a tokenizer or processor as it is now."""
     text: Any = getattr(tokenizer, "tokenizer", tokenizer)
-    for kind in type(text).__mro__:
-        if kind.__module__.split(".")[0] not in ("builtins", "tokenizers", "transformers", "transformers_modules") and any(
-                name in vars(kind) for name in _METHODS):
-            raise UsageError(f"[python.oneshot] tokenizer: {kind.__name__} has methods of its own, which are not called; pass rows with the "
-                             "input_ids that it makes")
     tokenizer.save_pretrained(home)
     file = home / "tokenizer_config.json"
     if file.is_file():
         config = json.loads(file.read_text(encoding="utf-8"))
-        usual = {"truncation_side": "right"}
-        changed = {name: value for name in _SETTINGS if (value := getattr(text, name, None)) not in (None, config.get(name, usual.get(name)))}
+        changed = {name: value for name, usual in _SETTINGS.items()
+                   if (value := getattr(text, name, None)) not in (None, config.get(name, usual))}
         if changed:
             file.write_text(json.dumps({**config, **changed}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return home
@@ -199,6 +202,7 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
     needs no transformers for the tokenizers of some model types."""
     home = folder / "tokenizer"
     home.mkdir()
+    _refuse_own_methods(tokenizer)
     saved_tokenizer(tokenizer, home)
     if not (home / "config.json").exists():
         (home / "config.json").write_text(json.dumps({} if model_type is None else {"model_type": model_type}))

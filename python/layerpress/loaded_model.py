@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Iterator, Optional
 
 from . import _native
+from .calibration import saved_tokenizer
 from .errors import UsageError
 from .image_rows import takes_images
 from .progress import logger
@@ -295,16 +296,17 @@ def _mark(tensor: Any) -> tuple:
 
 def replace_tokenizer(output: Path, tokenizer: Any) -> None:
     """Writes a tokenizer or processor into a result that has another one."""
-    for name in ("added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "special_tokens_map.json", "tokenizer.json",
-                 "tokenizer.model", "tokenizer_config.json", "vocab.json"):
+    for name in ("added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "sentencepiece.bpe.model",
+                 "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json"):
         (output / name).unlink(missing_ok=True)
-    tokenizer.save_pretrained(output)
+    shutil.rmtree(output / "additional_chat_templates", ignore_errors=True)
+    saved_tokenizer(tokenizer, output)
 
 
 def _save_companions(model: Any, tokenizer: Optional[Any], output: Path) -> None:
     """What is beside the weights of a checkpoint."""
     if tokenizer is not None:
-        tokenizer.save_pretrained(output)
+        saved_tokenizer(tokenizer, output)
     generation = getattr(model, "generation_config", None)
     if generation is not None and not (output / "generation_config.json").exists():
         generation.save_pretrained(output)

@@ -39,8 +39,11 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
                                last=request.others))
         if not is_in_memory(model):
-            if own is not None and (ranks is None or ranks.is_first):
-                replace_tokenizer(Path(summary["output"]), own)
+            if own is not None:
+                if ranks is None or ranks.is_first:
+                    replace_tokenizer(Path(summary["output"]), own)
+                if ranks is not None:
+                    ranks.barrier()
             return summary
         loaded = request.loaded or LoadedModel(model)
         try:
@@ -59,13 +62,16 @@ def _own_tokenizer(request: _Request) -> Any:
     given = request.tokenizer
     if given is None:
         return None
+    name = request.model if os.path.exists(request.model) else request.model.partition("@")[0]
+    into_file = str(request.options.get("output", "")).endswith(".gguf")  # which takes no settings
     with TemporaryFolder() as folder, contextlib.suppress(UsageError):
-        own = tokenizer_of(request.model.partition("@")[0], hasattr(given, "image_processor"))
-        places = saved_tokenizer(given, folder / "given"), saved_tokenizer(own, folder / "own")
-        given_files, own_files = ({file.name: file.read_bytes() for file in place.iterdir()} for place in places)
+        own = tokenizer_of(name, hasattr(given, "image_processor"))
+        given_files, own_files = ({str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*")
+                                   if file.is_file() and not (into_file and file.name == "tokenizer_config.json")}
+                                  for place in (saved_tokenizer(given, folder / "given"), saved_tokenizer(own, folder / "own")))
         if given_files == own_files:
             return None
-    if str(request.options.get("output", "")).endswith(".gguf") or request.options.get("push"):
+    if into_file or request.options.get("push"):
         raise UsageError("[python.oneshot] tokenizer: GGUF files and uploads have the model's own; save the tokenizer into the model's folder")
     return given
 
@@ -298,15 +304,10 @@ def _removing_waiting_folder(request: _Request) -> Iterator[None]:
                                "pass output=FOLDER to continue such a run with resume=True") from None
 
 
-def _origin(tokenizer: Any) -> str:
-    """The folder or id that a tokenizer, or a processor's, was loaded from."""
-    return str(getattr(getattr(tokenizer, "tokenizer", tokenizer), "name_or_path", ""))
-
-
 def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request: _Request) -> str:
     """If every rank was given the same data, the program divides it. Otherwise each rank's rows are its own: they stand at a place of
     their own in its file, which the split names."""
-    if request.tokenizer is not None and not tokenized and _origin(request.tokenizer) != request.model:
+    if not tokenized and _own_tokenizer(request) is not None:
         raise UsageError("[python.oneshot] tokenizer: on several ranks, pass tokenized data, or leave it out for the model's own")
     ranks = current_ranks()
     request.own_dataset = True

@@ -191,7 +191,7 @@ def test_seeds(model, results, samples):
 def test_no_module_is_compressed(model, results, tmp_path):
     (tmp_path / "recipe.yaml").write_text("s_stage: {m_modifiers: {SpinQuantModifier: {rotations: [R2]}}}")
     outcome = program.run("oneshot", model, "--output", results / "rotated", "--recipe", tmp_path / "recipe.yaml")
-    assert outcome.output.splitlines()[0] == f"{results / 'rotated'}: no scheme, no module compressed"
+    assert outcome.output.splitlines()[0] == f"{results / 'rotated'}: dense weights, no module compressed"
 
 
 def test_fewer_samples_than_asked_for(model, results, samples):

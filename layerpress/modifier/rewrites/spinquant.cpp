@@ -42,8 +42,10 @@ class TurnedTensors {
   /// Gives a linear that shares an embedding's weight a weight of its own, and returns its name.
   std::string untied(graph::NodeId node, const std::string& weight, bool is_shared) {
     if (!is_shared) return weight;
+    const auto* stored = std::get_if<graph::Linear>(&model_.traced.graph.nodes[node].operation);
+    if (stored == nullptr) refuse(weight);
     std::string own = model_.traced.graph.module_name(model_.traced.graph.nodes[node]) + ".weight";
-    graph::Linear linear = std::get<graph::Linear>(model_.traced.graph.nodes[node].operation);
+    graph::Linear linear = *stored;
     linear.weight = own;
     if (changes_.operations.emplace(node, linear).second) changes_.copies.push_back({own, weight});
     return own;

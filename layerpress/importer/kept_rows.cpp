@@ -122,6 +122,9 @@ class LinearReaders {
       });
     }
     if (const auto kept = origins_.find(region_.root); kept != origins_.end()) others_.insert(kept->second);
+    std::map<std::string, std::int64_t> readers;
+    for (const auto& [input, weight] : found_)
+      if (!weight.empty() && readers.emplace(weight, input).first->second != input) weights_of_others_.insert(weight);
     for (const auto& [input, weight] : found_)
       if (weights_of_others_.count(weight) != 0) others_.insert(input);
     std::erase_if(found_, [&](const auto& pair) { return others_.count(pair.first) != 0; });

@@ -185,6 +185,72 @@ def test_routers_in_fp32(family, tmp_path, monkeypatch):
     assert [name for name in found if (found[name].float() - expected[name]).norm() > 4e-3 * expected[name].norm()] == []
 
 
+CODE = """
+import torch
+from torch.nn.functional import linear
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class MineConfig(LlamaConfig):
+    model_type = "mine"
+
+class Gated(torch.nn.Module):
+    def __init__(self, mlp, width, wide, features):
+        super().__init__()
+        self.mlp, self.gate = mlp, torch.nn.Linear(features, wide, bias=False)
+        if {has_other}:
+            self.other = torch.nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        w, mlp = self.gate.weight.float(), self.mlp
+        return mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x) * torch.sigmoid({gate}).to(x.dtype))
+
+class MineForCausalLM(LlamaForCausalLM):
+    config_class = MineConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = Gated(layer.mlp, config.hidden_size, config.intermediate_size, config.hidden_size // {parts})
+        self.post_init()
+"""
+
+
+@pytest.mark.parametrize("gate, parts, message", [
+    pytest.param("linear(x.float(), w)", 1, None, marks=pytest.mark.nightly, id="whole rows"),
+    pytest.param("linear(x.float(), w) + linear(self.other(x).float(), w)", 1, "mlp reads, which is no linear", id="a weight for two values"),
+    pytest.param("linear(x.float(), w) + linear(torch.tanh(self.other(x)).float(), w)", 1, "mlp reads, which is no linear",
+                 marks=pytest.mark.nightly, id="a weight for another value"),
+    pytest.param("linear(x.view(*x.shape[:-1], 2, -1).float(), w).sum(-2)", 2, "mlp reads, which is no linear", marks=pytest.mark.nightly,
+                 id="parts of rows")])
+def test_linears_inside_of_operators(gate, parts, message, tmp_path, monkeypatch):
+    """R1 turns their weights if nothing else reads them, and if they read whole rows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = tiny_models.save(tmp_path / "model")
+    (model / "mine.py").write_text(CODE.format(gate=gate, parts=parts, has_other="other" in gate))
+    tiny_models.rewrite_config(model, lambda config: config.update(
+        model_type="mine", architectures=["MineForCausalLM"],
+        auto_map={"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineForCausalLM"}))
+    tensors = tiny_models.tensors(model)
+    moved = {name.replace(".mlp.", ".mlp.mlp."): tensor for name, tensor in tensors.items()}
+    wide, width = tensors["model.layers.0.mlp.up_proj.weight"].shape
+    for layer in {name.split(".mlp.")[0] for name in moved if ".mlp." in name}:
+        moved[f"{layer}.mlp.gate.weight"] = torch.randn(wide, width // parts)
+        if "other" in gate:
+            moved[f"{layer}.mlp.other.weight"] = torch.randn(width, width)
+    tiny_models.rewrite_tensors(model, moved)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": {"SpinQuantModifier": {"rotations": ["R1"]}}}}))
+    options = ["--output", tmp_path / "out", "--recipe", recipe, "--trust-remote-code", "--dtype", "fp32"]
+    if message:
+        program.fails("oneshot", model, *options, fragments=["R1 would change what this model computes", message])
+        return
+    program.run("oneshot", model, *options)
+    rows = program.write_samples(tmp_path / "rows.jsonl", tiny_models.random_samples([19, 30], seed=5))
+    compared = ["--reference", model, "--dataset", rows, "--dtype", "fp32", "--trust-remote-code"]
+    assert abs(program.run("eval", tmp_path / "out", *compared).json()["kl_divergence"]) < 1e-6
+    assert any(name.endswith("mlp.gate.weight") for name in changed(model, tmp_path / "out"))
+
+
 def test_images_in_the_graph(tmp_path):
     """Cross-attentions read the projector's rows directly; only what they write is turned."""
     model = tiny_mllama.save(tmp_path / "model")

@@ -1,6 +1,5 @@
 
 #include "layerpress/base/json.h"
-#include "layerpress/base/text.h"
 #include "layerpress/source/source_format.h"
 
 namespace layerpress::source {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/quant/pack.h"
 #include "layerpress/source/column_groups.h"

@@ -242,8 +242,10 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     own_product += sum_of_own(rows.product);
     foreign.add(others, first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
+    const bool by_columns = keeps_size && weight.bits >= 4;
+    if (!by_columns && !weight.has_zero_points) continue;
     const at::Tensor kept = expected.masked_fill(others, 0), kept_found = found.masked_fill(others, 0);
-    if (keeps_size && weight.bits >= 4) columns.add(kept, kept_found);
+    if (by_columns) columns.add(kept, kept_found);
     if (weight.has_zero_points) shift += shift_of_groups(kept, kept_found, weight.group_size);
   }
   const auto relative_to = [](double size, double own) { return std::sqrt(size > 0 ? own / size : own); };

@@ -41,7 +41,7 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     if info.siblings is None or not all(isinstance(file.size or 0, int) for file in info.siblings):
         raise DownloadFault(f"{where}: {strange_answer('it lists no files with sizes')}")
     try:
-        files = {file.rfilename: file for file in info.siblings or ()}
+        files = {file.rfilename: file for file in info.siblings}
         names = needed_files(files, lambda name: _text_of(model, info.sha, name), where)
         sizes = {_blob_name(files[name]): files[name].size or 0 for name in names}
         cache = _blobs(model)

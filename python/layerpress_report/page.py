@@ -73,9 +73,10 @@ def _policy(script: str) -> str:
 
 
 def _schemes(summary: dict[str, Any]) -> str:
-    if not figures.schemes(summary):
+    counts = figures.schemes(summary)
+    if not counts:
         return str(summary.get("scheme", "")).capitalize()
-    return "; ".join(f"{scheme}: {count} {'module' if count == 1 else 'modules'}" for scheme, count in figures.schemes(summary).items())
+    return "; ".join(f"{scheme}: {count} {'module' if count == 1 else 'modules'}" for scheme, count in counts.items())
 
 
 def _result(summary: dict[str, Any], evaluation: Optional[Evaluation]) -> list[str]:

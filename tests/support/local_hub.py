@@ -15,7 +15,7 @@ LARGE = (".safetensors", ".bin", ".onnx")  # stored by Git LFS
 
 class LocalHub:
     """Repositories by id: {file name: bytes}. `faults` says what goes wrong: a request's "METHOD path" (a regular expression) to
-    an answer's status, to "cut", which ends the answer in the middle, once, or to the text that is answered."""
+    an answer's status, to "cut", which ends the answer in the middle, once, or to the bytes that are answered."""
 
     def __init__(self):
         self.models, self.private, self.objects = {}, {}, {}

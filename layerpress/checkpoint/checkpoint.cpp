@@ -48,6 +48,31 @@ void check_holds(const SafetensorsFile& shard, const std::vector<std::string>& t
                             shard.path().string(), in_quotes(tensor), kIndexName);
 }
 
+using Entries = std::vector<std::pair<std::string, fs::directory_entry>>;
+
+/// By name, sorted. Of a folder that does not exist: none.
+Entries visible_entries(const fs::path& folder) {
+  Entries entries;
+  std::error_code failure;
+  if (!fs::is_directory(folder, failure)) return entries;
+  fs::directory_iterator entry(folder, failure);
+  for (const fs::directory_iterator end; !failure && entry != end; entry.increment(failure))
+    if (const std::string name = entry->path().filename().string(); !name.starts_with('.'))
+      entries.emplace_back(name, *entry);
+  if (failure) throw IoError("[checkpoint.files] {}: {}", folder.string(), failure.message());
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return entries;
+}
+
+bool is_file(const fs::directory_entry& entry) {
+  std::error_code failure;
+  return entry.is_regular_file(failure);
+}
+
+bool is_companion(const std::string& name, const fs::directory_entry& entry) {
+  return name != kConfigName && !is_weights_name(name) && !is_quantization_file(name) && is_file(entry);
+}
+
 }  // namespace
 
 struct Checkpoint::Computation {
@@ -309,18 +334,22 @@ std::vector<fs::path> Checkpoint::weight_files() const {
 
 std::vector<fs::path> Checkpoint::companion_files() const {
   std::vector<fs::path> files;
-  if (directory_.empty()) return files;
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(directory_, failure)) {
-    const std::string name = entry.path().filename().string();
-    const bool hidden = name.starts_with('.');
-    if (!hidden && name != kConfigName && !is_weights_name(name) && !is_quantization_file(name) &&
-        entry.is_regular_file(failure))
-      files.push_back(entry.path());
-  }
-  if (failure) throw IoError("[checkpoint.files] {}: {}", directory_.string(), failure.message());
+  for (const auto& [name, entry] : visible_entries(directory_))
+    if (is_companion(name, entry)) files.emplace_back(name);
+  for (const auto& [name, entry] : visible_entries(directory_ / kTemplatesFolder))
+    if (name.ends_with(".jinja") && is_file(entry)) files.push_back(fs::path(kTemplatesFolder) / name);
   std::sort(files.begin(), files.end());
   return files;
+}
+
+std::vector<std::string> Checkpoint::other_entries() const {
+  std::set<std::string> own = {kConfigName, kIndexName, kTemplatesFolder};
+  for (const fs::path& file : weight_files()) own.insert(file.filename());
+  std::vector<std::string> others;
+  for (const auto& [name, entry] : visible_entries(directory_))
+    if (own.count(name) == 0 && !is_companion(name, entry) && !is_quantization_file(name))
+      others.push_back(is_file(entry) ? name : name + "/");
+  return others;
 }
 
 }  // namespace layerpress::checkpoint

@@ -120,9 +120,12 @@ class Checkpoint {
   std::uint64_t file_bytes() const;
   /// The files that contain the tensors, sorted.
   std::vector<std::filesystem::path> weight_files() const;
-  /// Files of the folder other than weights, index, config.json and what older tools wrote instead of its quantization_config:
-  /// tokenizer, templates, generation settings, licence... Only regular files at the top level.
+  /// What belongs to the model beside weights, index, config.json and what older tools wrote instead of its quantization_config:
+  /// tokenizer, generation settings, licence..., regular files at the top level, and the templates in kTemplatesFolder. Relative to
+  /// directory(), sorted.
   std::vector<std::filesystem::path> companion_files() const;
+  /// Everything else in the folder that is not hidden: other folders ("onnx/"), weights in other formats, an adapter. Sorted.
+  std::vector<std::string> other_entries() const;
 
  private:
   Checkpoint() = default;

@@ -15,8 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSafetensorsEnding = ".safetensors";
-constexpr std::array<std::string_view, 8> kOtherWeightEndings = {".bin", ".pth",     ".pt",   ".gguf",
-                                                                 ".h5",  ".msgpack", ".ckpt", ".onnx"};
+constexpr std::array<std::string_view, 18> kOtherWeightEndings = {
+    ".bin", ".pth", ".pt",     ".gguf", ".h5",  ".msgpack", ".ckpt",  ".onnx",    ".onnx_data",
+    ".ot",  ".npz", ".tflite", ".pkl",  ".tar", ".tar.gz",  ".keras", ".mlmodel", ".nemo"};
 
 bool ends_like_other_weights(const std::string& name) {
   return std::any_of(kOtherWeightEndings.begin(), kOtherWeightEndings.end(),
@@ -107,7 +108,9 @@ ShardIndex find_shards(const fs::path& directory) {
 
 bool is_weights_name(const std::string& name) {
   constexpr std::string_view kIndexEnding = ".index.json";
-  return name.ends_with(kSafetensorsEnding) || name.ends_with(kIndexEnding) || ends_like_other_weights(name);
+  const bool says_how = name == kAdapterConfigName || (name.starts_with("openvino_") && name.ends_with(".xml"));
+  return says_how || name.ends_with(kSafetensorsEnding) || name.ends_with(kIndexEnding) ||
+         ends_like_other_weights(name);
 }
 
 }  // namespace layerpress::checkpoint

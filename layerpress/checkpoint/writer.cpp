@@ -281,11 +281,11 @@ void write_companions(const Checkpoint& source, const Json& config, const std::f
                       const std::vector<std::string>& without) {
   write_text_file(directory / "config.json", config.dump(2) + "\n");
   for (const std::filesystem::path& file : source.companion_files()) {
-    const std::string name = file.filename().string();
-    if (std::find(without.begin(), without.end(), name) != without.end()) continue;
+    if (std::find(without.begin(), without.end(), file.string()) != without.end()) continue;
+    if (file.has_parent_path()) std::filesystem::create_directories(directory / file.parent_path());
     // Copied through the mapping: links of a download cache become regular files, synced and writable.
-    const auto content = MappedFile::open(file);
-    write_text_file(directory / name, {reinterpret_cast<const char*>(content->data()), content->size()});
+    const auto content = MappedFile::open(source.directory() / file);
+    write_text_file(directory / file, {reinterpret_cast<const char*>(content->data()), content->size()});
   }
 }
 

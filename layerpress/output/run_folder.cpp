@@ -14,6 +14,7 @@
 #include "layerpress/base/files/checksum.h"
 #include "layerpress/base/files/missing_folder.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/output/output_parts.h"
@@ -28,12 +29,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What --overwrite replaces as a whole may be a model, or a few files. No run writes folders: what lies in them is somebody's work.
+/// What --overwrite replaces as a whole may be a model, or a few files. Other folders than the templates' are somebody's work.
 void check_replaced(const fs::path& output) {
   std::error_code failure;
   if (!fs::is_directory(output, failure)) return;
   for (const auto& entry : fs::directory_iterator(output, failure))
-    if (entry.is_directory(failure))
+    if (entry.is_directory(failure) && entry.path().filename() != checkpoint::kTemplatesFolder)
       throw UsageError(
           "[output] {}: --overwrite would remove all that it holds, such as {}, which no run has written; name another "
           "folder, or remove it yourself",
@@ -46,14 +47,16 @@ void check_output(const OneshotOptions& options, const fs::path& model_location)
   if (std::any_of(options.output.begin(), options.output.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }))
     throw UsageError("[options] --output: {} has characters that are no text, such as line breaks; choose another name",
                      options.output);
-  if (lies_in(options.output, model_location))
-    throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
+  for (const fs::path& place : real_places(model_location))
+    if (lies_in(options.output, place))
+      throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
   for (const NamedPath& input : {NamedPath{"the model", model_location},
                                  {"the dataset", options.dataset},
                                  {"the recipe", options.recipe},
                                  {"the importance file", options.from_imatrix}})
-    if (!input.path.empty() && lies_in(input.path, options.output))
-      throw UsageError("[options] --output: {} holds {}; choose another", options.output, input.what);
+    for (const fs::path& place : real_places(input.path))
+      if (lies_in(place, options.output))
+        throw UsageError("[options] --output: {} holds {}; choose another", options.output, input.what);
   if (lies_in(fs::current_path(failure), options.output))
     throw UsageError(
         "[options] --output: {} is the current directory or holds it, and would be replaced; choose another",

@@ -296,7 +296,10 @@ class Opening {
     auto folder = std::make_shared<TemporaryDirectory>();
     write_text_file(folder->path() / "config.json", config.dump(2) + "\n");
     try {
-      for (const auto& [name, text] : gguf::tokenizer_files(metadata())) write_text_file(folder->path() / name, text);
+      for (const auto& [name, text] : gguf::tokenizer_files(metadata())) {
+        std::filesystem::create_directories((folder->path() / name).parent_path());
+        write_text_file(folder->path() / name, text);
+      }
     } catch (const CheckpointError& failure) {
       opened_.missing_tokenizer = failure.what();
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Optional, Sequence
 
@@ -11,6 +12,17 @@ from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line, torchvision_fault
 from .length import check_length
 from .loss_mask import Masked, masked_tokens
+
+
+def _check_converter(directory: Path) -> None:
+    """Refuses a tokenizer that is a SentencePiece model without the packages that read it; transformers then speaks of tiktoken."""
+    if (directory / "tokenizer.json").is_file() or next(directory.glob("*.model"), None) is None:
+        return
+    for module, package in (("sentencepiece", "sentencepiece"), ("google.protobuf", "protobuf")):
+        try:
+            import_module(module)
+        except ImportError as fault:
+            raise MissingPackageError(package, f"the tokenizer of {directory}", fault) from None
 
 
 class TransformersTokenizer:
@@ -28,6 +40,7 @@ class TransformersTokenizer:
         except Exception as fault:  # each tokenizer class raises its own kind
             if torchvision_fault(fault):
                 raise MissingPackageError("transformers", f"the tokenizer of {directory}", fault) from None
+            _check_converter(directory)
             raise DataError(
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"

@@ -167,14 +167,22 @@ TEST_F(CheckpointTest, DamagedShardsAreNamed) {
 }
 
 TEST_F(CheckpointTest, CompanionsAreThePlainFilesThatAreNoWeights) {
-  for (const char* name : {"tokenizer.json", "LICENSE", "chat_template.jinja", ".gitattributes", "pytorch_model.bin",
-                           "pytorch_model.bin.index.json", "consolidated.safetensors", "original/params.json"})
+  for (const char* name :
+       {"tokenizer.json", "LICENSE", "chat_template.jinja", "additional_chat_templates/rag.jinja", ".gitattributes",
+        "additional_chat_templates/.hidden.jinja", "additional_chat_templates/notes.txt", "pytorch_model.bin",
+        "pytorch_model.bin.index.json", "consolidated.safetensors", "original/params.json", "adapter_config.json",
+        "rust_model.ot", "model.onnx_data", "openvino_model.xml"})
     folder_.write(name, "x");
   fs::create_symlink(folder_ / "LICENSE", folder_ / "NOTICE");
   fs::create_symlink(folder_ / "nowhere", folder_ / "dangling.json");
-  std::vector<std::string> names;
-  for (const fs::path& file : Checkpoint::open(folder_.path())->companion_files()) names.push_back(file.filename());
-  EXPECT_EQ(names, (std::vector<std::string>{"LICENSE", "NOTICE", "chat_template.jinja", "tokenizer.json"}));
+  const auto checkpoint = Checkpoint::open(folder_.path());
+  EXPECT_EQ(checkpoint->companion_files(),
+            (std::vector<fs::path>{"LICENSE", "NOTICE", "additional_chat_templates/rag.jinja", "chat_template.jinja",
+                                   "tokenizer.json"}));
+  EXPECT_EQ(checkpoint->other_entries(),
+            (std::vector<std::string>{"adapter_config.json", "consolidated.safetensors", "dangling.json/",
+                                      "model.onnx_data", "openvino_model.xml", "original/", "pytorch_model.bin",
+                                      "pytorch_model.bin.index.json", "rust_model.ot"}));
 }
 
 }  // namespace

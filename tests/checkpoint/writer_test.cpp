@@ -329,6 +329,7 @@ TEST(WriteCompanions, CopiesWhatBelongsToTheModel) {
   source.write("config.json", R"({"model_type":"llama"})");
   source.write("empty.txt", "");
   source.write("recipe.yaml", "old");
+  source.write("additional_chat_templates/rag.jinja", "{{ documents }}");
   const auto blob = source.write("blobs/tokenizer", "{\"tokens\":[]}");
   fs::create_symlink(blob, source / "tokenizer.json");
   fs::permissions(blob, fs::perms::owner_read);
@@ -339,9 +340,10 @@ TEST(WriteCompanions, CopiesWhatBelongsToTheModel) {
   EXPECT_EQ(read_bytes(target / "tokenizer.json"), "{\"tokens\":[]}");
   EXPECT_FALSE(fs::is_symlink(target / "tokenizer.json"));
   EXPECT_TRUE(fs::exists(target / "empty.txt"));
+  EXPECT_EQ(read_bytes(target / "additional_chat_templates/rag.jinja"), "{{ documents }}");
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(target.path())) names.insert(entry.path().filename());
-  EXPECT_EQ(names, (std::set<std::string>{"config.json", "empty.txt", "tokenizer.json"}));
+  EXPECT_EQ(names, (std::set<std::string>{"additional_chat_templates", "config.json", "empty.txt", "tokenizer.json"}));
 }
 
 }  // namespace

@@ -47,6 +47,41 @@ def test_folders_that_hold_inputs(inputs, tmp_path, samples, results):
     assert {path.name for path in held.iterdir()} == {"inner", "recipe.yaml"}
 
 
+def test_the_blobs_of_a_download_cache(model, samples, tmp_path):
+    """A snapshot of a hub's cache holds links; what they lead to is the model."""
+    blobs, snapshot = tmp_path / "models--o--m" / "blobs", tmp_path / "models--o--m" / "snapshots" / "0"
+    shutil.copytree(model, blobs)
+    snapshot.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    before = {path: path.read_bytes() for path in blobs.iterdir()}
+    command = ["oneshot", snapshot, "--dataset", samples, "--group-size", "32"]
+    for output, what in ((blobs, "holds the model"), (blobs.parent, "holds the model"), (snapshot, "is the model itself"),
+                         (blobs / "config.json", "is the model itself")):
+        program.fails(*command, "--output", output, "--overwrite", code=2, fragments=[f"{output} {what}"])
+    for option in ("--summary", "--report", "--imatrix"):
+        for place in (snapshot / "config.json", blobs / "config.json", blobs / "model.safetensors"):
+            program.fails(*command, "--output", tmp_path / "out", option, place, code=2, fragments=["would be written over a file of the model"])
+    program.fails("prepare", snapshot, "--dataset", samples, "--output", blobs / "model.safetensors", code=2, fragments=["over a file of the model"])
+    assert {path: path.read_bytes() for path in blobs.iterdir()} == before
+
+
+def test_what_is_not_copied_is_named(model, samples, results, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "source")
+    for name in ("adapter_config.json", "adapter_model.safetensors", "rust_model.ot", "onnx/model.onnx_data", "additional_chat_templates/rag.jinja"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    command = ["oneshot", folder, "--output", results / "out", "--dataset", samples, "--group-size", "32"]
+    said = program.run(*command).errors
+    assert "the adapter that is in the folder is not part of the result" in said and "merge_and_unload" in said
+    assert "adapter_config.json, adapter_model.safetensors, onnx/, rust_model.ot" in said
+    assert (results / "out" / "additional_chat_templates" / "rag.jinja").read_text() == "x"
+    assert not {"adapter_config.json", "rust_model.ot", "onnx"} & {path.name for path in (results / "out").iterdir()}
+    program.run(*command, "--overwrite")  # the folder of templates is a result's own
+    (results / "out" / "notes").mkdir()
+    program.fails(*command, "--overwrite", code=2, fragments=["notes/, which no run has written"])
+
+
 @pytest.mark.parametrize("output", [".", "..", "{here}"])
 def test_the_current_directory(output, inputs, tmp_path):
     folder, rows = inputs

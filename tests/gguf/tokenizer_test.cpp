@@ -157,6 +157,17 @@ TEST_F(Tokenizer, TakesTheTemplateOfItsFileAndNamesSeveral) {
   EXPECT_EQ(value_of<std::vector<std::string>>(read(), "chat_templates"), std::vector<std::string>{"tools"});
   write("chat_template.jinja", std::string("file"));
   EXPECT_EQ(value_of<std::string>(read(), "chat_template"), "file");
+  std::filesystem::create_directories(folder_.path() / "additional_chat_templates");
+  write("additional_chat_templates/tool-use.jinja", std::string("t2"));
+  EXPECT_EQ(value_of<std::string>(read(), "chat_template"), "file");
+  EXPECT_EQ(value_of<std::string>(read(), "chat_template.tool_use"), "t2");
+  EXPECT_EQ(value_of<std::vector<std::string>>(read(), "chat_templates"), std::vector<std::string>{"tool_use"});
+  Metadata metadata = read();
+  metadata.emplace_back("tokenizer.chat_template.../../evil", std::string("e"));
+  const auto files = tokenizer_files(metadata);
+  EXPECT_EQ(files.at("chat_template.jinja"), "file");
+  EXPECT_EQ(files.at("additional_chat_templates/tool_use.jinja"), "t2");
+  EXPECT_EQ(files.size(), 4);  // with tokenizer.json and its config
 }
 
 TEST_F(Tokenizer, RefusesWhatLlamaCppDoesNotHave) {

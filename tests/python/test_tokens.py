@@ -1,7 +1,11 @@
 """Token ids equal to transformers' for every kind of tokenizer and every way in which checkpoints declare one."""
 
+import sys
+import types
+
 import pytest
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
+from layerpress_data.errors import MissingPackageError
 from layerpress_data.transformers_tokenizer import TransformersTokenizer
 from support import tiny_checkpoints
 from transformers import AutoTokenizer
@@ -205,3 +209,14 @@ def test_hub_cache_folder_gives_the_id(tmp_path):
     settings = {"tokenizer_class": "LlamaTokenizerFast"}
     assert known_class(snapshot, {"model_type": "llama"}, settings) == BACKEND
     assert known_class(tmp_path, {"model_type": "llama"}, settings) == "LlamaTokenizer"
+
+
+@pytest.mark.parametrize("package, module", [("sentencepiece", "sentencepiece"), ("protobuf", "google.protobuf")])
+def test_readers_of_sentencepiece_models_are_named(package, module, tmp_path, monkeypatch):
+    """transformers itself speaks of tiktoken then."""
+    (tmp_path / "tokenizer.model").write_bytes(b"no model")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    monkeypatch.setitem(sys.modules, "sentencepiece", None if module == "sentencepiece" else types.ModuleType("sentencepiece"))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingPackageError, match=f"pip install {package}"):
+        TransformersTokenizer(tmp_path)

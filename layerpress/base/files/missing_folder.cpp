@@ -34,6 +34,26 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
   return false;
 }
 
+std::vector<fs::path> real_places(const fs::path& path) {
+  constexpr std::size_t kMostEntries = 100'000;
+  std::error_code failure;
+  const fs::path own = fs::canonical(path, failure);
+  if (failure) return {};
+  std::vector<fs::path> places = {own};
+  if (!fs::is_directory(own, failure)) return places;
+  std::size_t seen = 0;
+  fs::recursive_directory_iterator entry(own, fs::directory_options::skip_permission_denied, failure);
+  for (const fs::recursive_directory_iterator end; !failure && entry != end && seen < kMostEntries; ++seen) {
+    std::error_code dangling;
+    if (entry->is_symlink(dangling)) {
+      const fs::path target = fs::canonical(entry->path(), dangling);
+      if (!dangling && fs::is_regular_file(target, dangling)) places.push_back(target);
+    }
+    entry.increment(failure);
+  }
+  return places;
+}
+
 void require_own_file(std::string_view option, const fs::path& path, const std::vector<NamedPath>& others,
                       const std::vector<NamedPath>& folders) {
   std::error_code failure;
@@ -44,7 +64,9 @@ void require_own_file(std::string_view option, const fs::path& path, const std::
   for (const NamedPath& other : others)
     if (!other.path.empty() && fs::weakly_canonical(other.path, failure) == own) refuse(other);
   for (const NamedPath& other : folders)
-    if (fs::is_directory(other.path, failure) && fs::exists(own, failure) && lies_in(own, other.path)) refuse(other);
+    if (fs::is_directory(other.path, failure) && fs::exists(own, failure))
+      for (const fs::path& place : real_places(other.path))
+        if (lies_in(own, place)) refuse(other);
 }
 
 std::string hint_for_missing_folder(const fs::path& folder) {

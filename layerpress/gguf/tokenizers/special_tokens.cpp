@@ -1,9 +1,13 @@
 #include "layerpress/gguf/tokenizers/special_tokens.h"
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 #include <optional>
+#include <system_error>
 
 #include "layerpress/base/file.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -81,6 +85,13 @@ void add_template(const std::string& key, const Json& text, Metadata& metadata) 
   metadata.emplace_back(key, text.get<std::string>());
 }
 
+/// In keys, other characters than letters and digits become underscores, as the `gguf` package writes them.
+std::string key_part(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c > 127 || std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
 /// A list of templates with names.
 void add_named_templates(const Json& templates, Metadata& metadata) {
   std::vector<std::string> names;
@@ -90,11 +101,21 @@ void add_named_templates(const Json& templates, Metadata& metadata) {
     if (name == "default") {
       add_template("tokenizer.chat_template", text, metadata);
     } else {
-      names.push_back(name);
-      add_template("tokenizer.chat_template." + name, text, metadata);
+      names.push_back(key_part(name));
+      add_template("tokenizer.chat_template." + names.back(), text, metadata);
     }
   }
   if (!names.empty()) metadata.emplace_back("tokenizer.chat_templates", names);
+}
+
+/// The files in the folder beside chat_template.jinja, by their names without the ending.
+std::map<std::string, std::string> additional_templates(const std::filesystem::path& model_folder) {
+  std::map<std::string, std::string> templates;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator(model_folder / kTemplatesFolder, failure))
+    if (entry.path().extension() == ".jinja" && entry.is_regular_file(failure))
+      templates[entry.path().stem().string()] = read_text_file(entry.path());
+  return templates;
 }
 
 }  // namespace
@@ -125,8 +146,12 @@ void add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabular
 }
 
 void add_chat_template(const TokenizerFiles& files, const std::filesystem::path& model_folder, Metadata& metadata) {
-  if (const auto file = model_folder / "chat_template.jinja"; std::filesystem::exists(file))
-    return add_template("tokenizer.chat_template", read_text_file(file), metadata);
+  if (const auto file = model_folder / "chat_template.jinja"; std::filesystem::exists(file)) {
+    Json templates = {{{"name", "default"}, {"template", read_text_file(file)}}};
+    for (const auto& [name, text] : additional_templates(model_folder))
+      templates.push_back({{"name", name}, {"template", text}});
+    return add_named_templates(templates, metadata);
+  }
   Json found = files.tokenizer_config.value("chat_template", Json());
   if (found.is_null()) found = read_object(model_folder / "chat_template.json").value("chat_template", Json());
   if (found.is_array()) return add_named_templates(found, metadata);

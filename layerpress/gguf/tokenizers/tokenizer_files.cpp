@@ -1,6 +1,9 @@
 #include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -8,6 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "layerpress/base/error.h"
@@ -266,6 +270,13 @@ std::string text_of(const Json& json, int indent) {
   }
 }
 
+/// Letters, digits and underscores, as writers of GGUF files make them.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c < 128 && (std::isalnum(c) != 0 || c == '_' || c == '-');
+  });
+}
+
 }  // namespace
 
 std::map<std::string, std::string> tokenizer_files(const Metadata& metadata) {
@@ -284,6 +295,11 @@ std::map<std::string, std::string> tokenizer_files(const Metadata& metadata) {
       {"tokenizer.json", text_of(tokenizer, -1)},
       {"tokenizer_config.json", text_of(tokenizer_config(metadata, tokens), 2)}};
   if (const auto* text = find<std::string>(metadata, "chat_template")) files["chat_template.jinja"] = *text;
+  constexpr std::string_view kNamed = "tokenizer.chat_template.";
+  for (const auto& [key, value] : metadata)
+    if (const auto* text = std::get_if<std::string>(&value); text != nullptr && key.starts_with(kNamed))
+      if (const std::string name = key.substr(kNamed.size()); is_plain_name(name))
+        files[fmt::format("{}/{}.jinja", kTemplatesFolder, name)] = *text;
   return files;
 }
 

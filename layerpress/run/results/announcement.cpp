@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/model_name.h"
@@ -155,6 +156,20 @@ void say_divided_experts(const setup::RunSetup& setup, const RunControl& control
                                 layers, layers == 1 ? "" : "s"));
 }
 
+/// What is in the model's folder and will not be in the result. An adapter's weights would go unseen.
+void say_not_copied(const Rank& rank, const setup::RunSetup& setup) {
+  const std::vector<std::string> names = setup.model.checkpoint->other_entries();
+  if (std::find(names.begin(), names.end(), checkpoint::kAdapterConfigName) != names.end())
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("[checkpoint.files] {}: the adapter that is in the folder is not part of the result; if it should "
+                    "be, merge it first (peft: merge_and_unload(), then save_pretrained)",
+                    rank.options.model));
+  if (!names.empty() && setup.target->has_config())
+    rank.control.message(LogLevel::kInfo,
+                         fmt::format("not copied from {}: {}", rank.options.model, join_first(names, 8)));
+}
+
 }  // namespace
 
 std::string compressed_words(const OneshotOptions& options, const setup::RunSetup& setup) {
@@ -189,6 +204,7 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
 
 void say_source(const Rank& rank, const setup::RunSetup& setup) {
   if (!rank.group.is_first()) return;
+  say_not_copied(rank, setup);
   say_quantized(rank, setup);
   say_rewrites(rank, setup.model);
   say_unread(rank, setup.model, setup.source);

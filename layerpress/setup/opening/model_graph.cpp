@@ -37,7 +37,7 @@ std::unique_ptr<TemporaryDirectory> folder_of_config(const checkpoint::Checkpoin
   write_text_file(folder->path() / "config.json", checkpoint.config().dump());
   if (choice.trust_remote_code && !checkpoint.directory().empty())
     for (const std::filesystem::path& file : checkpoint.companion_files())
-      if (file.extension() == ".py") std::filesystem::copy_file(file, folder->path() / file.filename());
+      if (file.extension() == ".py") std::filesystem::copy_file(checkpoint.directory() / file, folder->path() / file);
   return folder;
 }
 

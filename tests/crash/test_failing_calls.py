@@ -18,6 +18,7 @@ RUNS = {
     "spilling": ("out", ["--group-size", "32", "--sequential-offload-device", "disk"]),
     "importance": ("out", ["--group-size", "32", "--imatrix", "IMATRIX"]),
 }
+IMPORTANCE = ".layerpress-importance.gguf"  # stays beside the journal, until a finished output is known to be on the disk
 KINDS = ["write", "fsync", "rename", "mmap", "open", "allocation"]
 MOST = int(os.environ.get("LAYERPRESS_FAILING_CALLS", "1000000"))  # of a kind that fail, one in each run
 
@@ -74,7 +75,7 @@ class Case:
         assert str(self.place) in outcome.error or "memory" in outcome.error, outcome.error
         if self.out.exists():
             assert differing(self.out, {self.out.name: expected[self.out.name]} if self.out.is_file() else self.expected_folder(expected),
-                             ignored=[JOURNAL]) == []
+                             ignored=[JOURNAL, IMPORTANCE]) == []
         assert all(left == unfinished(self.out) for left in self.left()), self.left()
 
     def expected_folder(self, expected):

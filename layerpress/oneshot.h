@@ -128,7 +128,8 @@ struct OneshotOptions {
     field(
         "min-tokens-per-expert", self.min_tokens_per_expert,
         "least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)");
-    field("pipeline", self.pipeline, "sequential, basic or datafree (default: sequential when data is needed)");
+    field("pipeline", self.pipeline,
+          "sequential, two_pass, basic or datafree (default: sequential when data is needed)");
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
     field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
           "how many of them are loaded together");

@@ -35,7 +35,7 @@ MODIFIERS = {
 # Of the model of compressed_cases.
 RUNS = {
     "best": ["--quality", "best"], "fast": ["--quality", "fast"], "best W3A16": ["--scheme", "W3A16", "--quality", "best"],
-    "best NVFP4": ["--scheme", "NVFP4", "--quality", "best"], "basic": ["--pipeline", "basic"],
+    "best NVFP4": ["--scheme", "NVFP4", "--quality", "best"], "basic": ["--pipeline", "basic"], "two passes": ["--pipeline", "two_pass"],
     "datafree": ["--algorithm", "rtn", "--pipeline", "datafree"], "disk": ["--sequential-offload-device", "disk"],
     "static fp8": ["--scheme", "FP8"], "nvfp4-fp8": ["--scheme", "nvfp4-fp8"], "float32": ["--dtype", "float32"],
     "shards": ["--max-shard-size", "200KB"], "two layers at once": ["--sequential-targets-per-subgraph", "2"],

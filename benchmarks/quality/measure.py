@@ -55,6 +55,7 @@ def parse_arguments() -> argparse.Namespace:
                         help="and JSON lines with `text`; may be given again")
     parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
     parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
+    parser.add_argument("--pipeline", default="", help="of Layerpress's runs (default: what it chooses)")
     parser.add_argument("--first-layers", type=int, help="decoder layers to compress; later ones stay as they are (default: all)")
     parser.add_argument("--evaluation-samples", type=int, default=24, help="samples to evaluate on (default 24)")
     parser.add_argument("--evaluation-dtype", default="auto", help="in which evaluations compute (default: the checkpoint's)")
@@ -86,7 +87,8 @@ def compress(model: Path, text: Text, mode: Mode, recipe: Path, arguments: argpa
     samples, length = str(arguments.samples), str(arguments.max_seq_length)
     command = [str(PROGRAM), "oneshot", str(model), "--output", str(output), "--overwrite", "--recipe", str(recipe),
                "--quality", mode.quality, "--dataset", str(text.calibration), "--num-calibration-samples", samples,
-               "--max-seq-length", length, "--no-progress"]
+               "--max-seq-length", length, "--no-progress",
+               *(["--pipeline", arguments.pipeline] if arguments.pipeline else [])]
     if mode.by_peer:
         command = [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration",
                    str(text.calibration), "--output", str(output), "--summary", str(arguments.work / "peer.json"), "--recipe",

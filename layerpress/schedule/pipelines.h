@@ -12,6 +12,11 @@ namespace layerpress::schedule {
 /// runs once, with its compressed weights, and sees the error of everything compressed before it.
 Schedule sequential_schedule(const ScheduleRequest& request);
 
+/// Subgraph after subgraph, with two passes for each, as LLM Compressor's sequential pipeline has them: the first collects
+/// the statistics of all groups while the subgraph has its own weights, then all groups are compressed, and the second pass
+/// computes with them.
+Schedule two_pass_schedule(const ScheduleRequest& request);
+
 /// The whole model on the original weights, batch by batch, with statistics for all groups. Then all groups are
 /// compressed, subgraph by subgraph.
 Schedule basic_schedule(const ScheduleRequest& request);
@@ -26,12 +31,17 @@ struct Pipeline {
   bool takes_data;
   /// A subgraph runs with the compressed weights of those before it, and values between subgraphs are stored.
   bool layer_by_layer;
+  /// A linear is calibrated with what every linear before it became. Otherwise error propagation would correct an error
+  /// that a linear before it in the layer corrects, too.
+  bool sees_all_results;
 };
 
 inline constexpr std::array kPipelines{
-    Pipeline{"sequential", sequential_schedule, /*takes_data=*/true, /*layer_by_layer=*/true},
-    Pipeline{"basic", basic_schedule, /*takes_data=*/true, /*layer_by_layer=*/false},
-    Pipeline{"datafree", datafree_schedule, /*takes_data=*/false, /*layer_by_layer=*/false},
+    Pipeline{"sequential", sequential_schedule, /*takes_data=*/true, /*layer_by_layer=*/true,
+             /*sees_all_results=*/true},
+    Pipeline{"two_pass", two_pass_schedule, /*takes_data=*/true, /*layer_by_layer=*/true, /*sees_all_results=*/false},
+    Pipeline{"basic", basic_schedule, /*takes_data=*/true, /*layer_by_layer=*/false, /*sees_all_results=*/false},
+    Pipeline{"datafree", datafree_schedule, /*takes_data=*/false, /*layer_by_layer=*/false, /*sees_all_results=*/false},
 };
 
 /// Null for an unknown name.

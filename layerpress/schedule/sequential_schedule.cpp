@@ -12,8 +12,8 @@ namespace {
 
 class ScheduleMaker {
  public:
-  explicit ScheduleMaker(const ScheduleRequest& request)
-      : request_(request), graph_(request.graph), demand_(request), step_maker_(request, demand_) {}
+  ScheduleMaker(const ScheduleRequest& request, Passes passes)
+      : request_(request), graph_(request.graph), demand_(request), step_maker_(request, demand_, passes) {}
 
   Schedule make() {
     std::set<graph::ValueId> stored(demand_.available().begin(), demand_.available().end());
@@ -126,6 +126,8 @@ class ScheduleMaker {
 
 }  // namespace
 
-Schedule sequential_schedule(const ScheduleRequest& request) { return ScheduleMaker(request).make(); }
+Schedule sequential_schedule(const ScheduleRequest& request) { return ScheduleMaker(request, Passes::kOne).make(); }
+
+Schedule two_pass_schedule(const ScheduleRequest& request) { return ScheduleMaker(request, Passes::kTwo).make(); }
 
 }  // namespace layerpress::schedule

@@ -23,7 +23,7 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
     const bool is_changed = std::any_of(group.linears.begin(), group.linears.end(), [&](graph::NodeId n) {
       return changed.count(graph::weight_matrix(graph_.nodes[n].operation).value().weight) != 0;
     });
-    if (is_changed || wants_statistics(group, request_.assignments))
+    if (passes_ == Passes::kTwo || is_changed || wants_statistics(group, request_.assignments))
       waiting.push_back(group);
     else
       steps.emplace_back().groups = {group};
@@ -31,8 +31,9 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
   const std::size_t first = steps.size();
   const ValueLevels value_levels = levels_of_values(s, waiting, changed);
   for (Level& level : levels(s, waiting, value_levels)) {
-    std::vector<std::vector<graph::LinearGroup>> of_level = in_steps(graph_, demand_.statistics(), level.groups);
-    if (of_level.empty()) of_level.emplace_back();
+    std::vector<std::vector<graph::LinearGroup>> of_level;
+    if (passes_ == Passes::kOne) of_level = in_steps(graph_, demand_.statistics(), level.groups);
+    if (of_level.empty()) of_level.push_back(std::move(level.groups));
     for (std::vector<graph::LinearGroup>& groups : of_level) {
       Step& step = steps.emplace_back();
       step.transforms = std::exchange(level.transforms, {});
@@ -89,10 +90,13 @@ std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector
   };
   for (const std::size_t transform : demand_.transforms(s))
     at(graph_.nodes[site(transform).place.source].inputs[0]).transforms.push_back(transform);
-  for (const graph::LinearGroup& group : groups) at(group.input).groups.push_back(group);
-  for (const graph::ValueId value : demand_.observed(s)) at(value).observed.push_back(value);
+  Level with_all;  // behind all transforms, in two passes
+  const bool together = passes_ == Passes::kTwo;
+  for (const graph::LinearGroup& group : groups) (together ? with_all : at(group.input)).groups.push_back(group);
+  for (const graph::ValueId value : demand_.observed(s)) (together ? with_all : at(value)).observed.push_back(value);
   std::vector<Level> in_order;
   for (auto& [number, level] : levels) in_order.push_back(std::move(level));
+  if (!with_all.groups.empty() || !with_all.observed.empty()) in_order.push_back(std::move(with_all));
   return in_order;
 }
 
@@ -114,13 +118,16 @@ std::vector<graph::ValueId> StepMaker::wanted_in(const Step& step) const {
 }
 
 /// The values that change after a step: those that its transforms scale, and if it collects their statistics, values that depend on
-/// linears which are compressed in this step or later.
+/// linears which are compressed in this step or later. In two passes, no value that depends on linears is kept before these are compressed.
 std::vector<graph::ValueId> StepMaker::stale_after(const Step& step, const ValueLevels& value_levels) const {
   std::vector<graph::ValueId> stale;
   for (const std::size_t transform : step.transforms)
     for (const graph::ScaledValue& scaled : site(transform).place.values) stale.push_back(scaled.value);
-  if (step.transforms.empty()) return stale;
-  const std::size_t own = level_of(value_levels, graph_.nodes[site(step.transforms.front()).place.source].inputs[0]);
+  if (step.transforms.empty() && passes_ == Passes::kOne) return stale;
+  const std::size_t own =
+      passes_ == Passes::kTwo
+          ? 0
+          : level_of(value_levels, graph_.nodes[site(step.transforms.front()).place.source].inputs[0]);
   for (const auto& [value, level] : value_levels)
     if (level > own) stale.push_back(value);
   return stale;

@@ -10,16 +10,22 @@
 
 namespace layerpress::schedule {
 
+/// How often the batches pass a subgraph.
+enum class Passes {
+  kOne,  ///< each group is compressed as soon as it can be, and what follows it is computed with the result
+  kTwo,  ///< all groups are compressed in one step, and what follows any of them is computed again
+};
+
 /// Makes the steps of subgraphs, which are asked for in order: statistics that an earlier step collects are not collected
 /// again.
 class StepMaker {
  public:
   /// Refers to both.
-  StepMaker(const ScheduleRequest& request, const Demand& demand)
-      : request_(request), graph_(request.graph), demand_(demand) {}
+  StepMaker(const ScheduleRequest& request, const Demand& demand, Passes passes)
+      : request_(request), graph_(request.graph), demand_(demand), passes_(passes) {}
 
-  /// Groups that neither want statistics nor are changed by transforms come first: they are compressed before anything runs that
-  /// might read them. Then the others, and what is left to run. Stages are those of the compressed model.
+  /// In one pass, groups that neither want statistics nor are changed by transforms come first: they are compressed before anything
+  /// runs that might read them. Then the others, and what is left to run. Stages are those of the compressed model.
   std::vector<Step> steps(std::size_t s);
 
  private:
@@ -49,6 +55,7 @@ class StepMaker {
   const ScheduleRequest& request_;
   const graph::Graph& graph_;
   const Demand& demand_;
+  const Passes passes_;
   std::set<graph::ValueId> surveyed_, collected_;
 };
 

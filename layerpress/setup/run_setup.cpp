@@ -67,9 +67,11 @@ std::uint64_t host_budget(const std::string& asked) {
 /// The original model runs beside the compressed one, batch by batch, and must process the same rows.
 void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
   if (!schedule::wants_original(setup.assignments)) return;
-  if (!setup.pipeline->layer_by_layer)
+  if (!setup.pipeline->sees_all_results)
     throw UsageError(
-        "[options] --pipeline {}: error propagation requires the sequential pipeline, whose inputs carry the error",
+        "[options] --pipeline {}: error propagation requires --pipeline sequential, because only there every input "
+        "carries "
+        "the error of all that was compressed before it",
         setup.pipeline->name);
   if (!options.moe_calibrate_all_experts &&
       std::any_of(setup.assignments.linears.begin(), setup.assignments.linears.end(), [&](const auto& entry) {

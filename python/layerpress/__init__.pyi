@@ -107,7 +107,7 @@ def oneshot(
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
     min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
-    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
@@ -193,7 +193,7 @@ def plan(
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
     min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
-    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
@@ -278,7 +278,7 @@ def mixed_precision(
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
     min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
-    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
@@ -357,7 +357,7 @@ def inspect(
     use_loss_mask: bool | None = None,  # with --plan or --sensitivity: calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
     min_tokens_per_expert: int | None = None,  # with --plan or --sensitivity: least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
-    pipeline: str | None = None,  # with --plan or --sensitivity: sequential, basic or datafree (default: sequential when data is needed)
+    pipeline: str | None = None,  # with --plan or --sensitivity: sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # with --plan or --sensitivity: tokens packed into one batch (default: chosen from the model's size)

@@ -94,7 +94,7 @@ ABSENT = {
     "modeling": "Layerpress reads models that transformers has",
     "modifiers": "Layerpress has LLM Compressor's modifiers in the modules that docs/python.md lists",
     "observers": "observers are part of the C++ library; a recipe names them, such as observer='mse'",
-    "pipelines": "pipeline='sequential', 'basic' or 'datafree' of oneshot() chooses one",
+    "pipelines": "pipeline='sequential', 'two_pass', 'basic' or 'datafree' of oneshot() chooses one",
     "pytorch": "use torch itself",
     "transformers": "oneshot() and save_pretrained() are all that is needed",
 }

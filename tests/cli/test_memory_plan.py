@@ -40,6 +40,8 @@ CONFIGURATIONS = {
     "one pass for all layers": ("even", (4, 256), ["--pipeline", "basic"]),
     "original model beside it": ("broad", (2, 256), ["--quality", "best"]),
     "original model's activations": ("slim", (48, 512), ["--quality", "best", "--sequential-offload-device", "cpu"]),
+    "two passes": ("even", (4, 256), ["--pipeline", "two_pass"]),
+    "activations in two passes": ("slim", (48, 512), ["--pipeline", "two_pass", "--sequential-offload-device", "cpu"]),
     "without data": ("broad", None, ["--algorithm", "rtn"]),
     "embeddings": ("many words", (4, 256), ["--targets", "Linear,Embedding", "--scheme", "W8A16"]),
     "embeddings without data": ("many words", None, ["--targets", "Embedding", "--algorithm", "rtn", "--scheme", "W8A16"]),

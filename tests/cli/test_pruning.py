@@ -53,6 +53,32 @@ def test_dense(kind, source, samples, results, tmp_path):
     assert all((module["output_error"] is not None) == kind.startswith("Sparse") for module in modules.values())
 
 
+def test_two_passes_prune_by_the_inputs_of_unpruned_layers(source, samples, results, tmp_path):
+    """Wanda's masks as LLM Compressor finds them: each layer by what it computes before it is pruned, behind pruned layers."""
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", TWO_OF_FOUR)), "--dataset", samples,
+                          "--dtype", "float32", "--pipeline", "two_pass")
+    model, found = tiny_models.load(source).double(), tiny_models.tensors(out)
+    for index, layer in enumerate(model.model.layers):
+        squares = {}
+
+        def add(module, inputs, output, squares=squares):
+            squares[module] = squares.get(module, 0) + inputs[0].flatten(0, -2).square().sum(0)
+
+        own = {name: module for name, module in layer.named_modules() if isinstance(module, torch.nn.Linear)}
+        hooks = [module.register_forward_hook(add) for module in own.values()]
+        with torch.no_grad():
+            for row in map(json.loads, samples.read_text().splitlines()):
+                model(torch.tensor([row["input_ids"]]))
+        for hook in hooks:
+            hook.remove()
+        for name, module in own.items():
+            scores = (module.weight.detach().abs() * squares[module].sqrt()).reshape(-1, 4)
+            smallest = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(2, largest=False).indices, True)
+            pruned = found[f"model.layers.{index}.{name}.weight"].reshape(-1, 4) == 0
+            assert torch.equal(pruned, smallest), (index, name)
+            module.weight.data.masked_fill_(smallest.reshape(module.weight.shape), 0)
+
+
 @pytest.mark.parametrize("kind", ["SparseGPTModifier", "WandaPruningModifier"])
 def test_best_quality_moves_before_it_prunes(kind, source, samples, results, tmp_path):
     """The same linears that are pruned; the result's recipe says so."""
@@ -82,6 +108,11 @@ def test_in_codes(kind, encoding, source, samples, results, tmp_path):
         assert bool((zeros >= 2).all()) and zeros.float().mean() < 3, name
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     assert config["ignore"] == ["lm_head"] and not config.get("sparsity_config")
+
+
+def test_two_passes_refuse_error_propagation(source, samples, results):
+    program.fails("oneshot", source, "--output", results / "out", "--dataset", samples, "--group-size", "32", "--quality", "best",
+                  "--pipeline", "two_pass", code=2, fragments=["--pipeline two_pass: error propagation requires --pipeline sequential"])
 
 
 def test_error_propagation_comes_first(source, samples, results, tmp_path):

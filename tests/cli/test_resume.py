@@ -20,6 +20,7 @@ CONFIGURATIONS = {
     "shards": (["--max-shard-size", "300KB", "--batch-tokens", "1000"], 4),
     "several layers": (["--sequential-targets-per-subgraph", "3"], 4),
     "basic": (["--pipeline", "basic"], 6),
+    "two passes": (["--pipeline", "two_pass"], 4),
     "original model beside it": (["--quality", "best", "--sequential-offload-device", "disk"], 4),
     "original model in memory": (["--quality", "best", "--sequential-targets", "Linear"], 3),
 }

@@ -56,7 +56,8 @@ def test_torchrun(exact, expected, results):
     ["--scheme", "W4A16_ASYM", "--group-size", "64"], ["--scheme", "W8A8"], ["--scheme", "FP8_BLOCK"],
     ["--scheme", "FP8_DYNAMIC"], ["--scheme", "W8A8", "--observer", "mse"], ["--group-size", "64", "--observer", "mse"],
     ["--group-size", "64", "--observer", "minmax"],
-    ["--group-size", "64", "--pipeline", "basic"], ["--group-size", "64", "--sequential-targets", "Linear"],
+    ["--group-size", "64", "--pipeline", "basic"], ["--group-size", "64", "--pipeline", "two_pass"],
+    ["--group-size", "64", "--sequential-targets", "Linear"],
     ["--group-size", "64", "--max-shard-size", "200KB"], ["--group-size", "64", "--batch-tokens", "100"],
 ], ids=" ".join)
 def test_options(options, exact, alone, results):

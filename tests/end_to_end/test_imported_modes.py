@@ -67,7 +67,7 @@ def test_every_linear_is_compressed(hybrid):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [["--pipeline", "basic"], ["--pipeline", "datafree"], ["--batch-tokens", "1"],
+@pytest.mark.parametrize("options", [["--pipeline", "basic"], ["--pipeline", "two_pass"], ["--pipeline", "datafree"], ["--batch-tokens", "1"],
                                      ["--no-moe-calibrate-all-experts"], ["--quality", "best"],
                                      ["--sequential-offload-device", "disk"]], ids=" ".join)
 def test_pipelines(options, hybrid, tmp_path):

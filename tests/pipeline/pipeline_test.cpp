@@ -66,7 +66,7 @@ class RecordingSink : public ResultSink {
   std::vector<Json> boundaries;
 };
 
-enum class Kind { kSequential, kBasic, kDatafree };
+enum class Kind { kSequential, kTwoPass, kBasic, kDatafree };
 
 struct PipelineSetting {
   Kind kind = Kind::kSequential;
@@ -120,6 +120,7 @@ RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
   schedule::ScheduleRequest request{model.graph, subgraphs, assignments};
   if (!setting.keep_after.empty()) request.keep_after.assign(subgraphs.size(), setting.keep_after);
   const auto make = setting.kind == Kind::kSequential ? schedule::sequential_schedule
+                    : setting.kind == Kind::kTwoPass  ? schedule::two_pass_schedule
                     : setting.kind == Kind::kBasic    ? schedule::basic_schedule
                                                       : schedule::datafree_schedule;
   residency::ActivationStore store(batches.size(), setting.activations);
@@ -154,7 +155,7 @@ TEST(SequentialPipeline, DoesNotDependOnBatchesOrCuts) {
 }
 
 TEST(Pipelines, OnlyMarkedTokensCountInStatistics) {
-  for (const Kind kind : {Kind::kSequential, Kind::kBasic}) {
+  for (const Kind kind : {Kind::kSequential, Kind::kTwoPass, Kind::kBasic}) {
     RecordingSink sink;
     // What comes later in a sample has no influence on its beginning.
     const RecordingModifier beginnings = run({.kind = kind, .lengths = {4, 4, 1, 4, 4, 3}}, sink);
@@ -275,6 +276,44 @@ TEST(SequentialPipeline, LaterGroupsSeeTheErrorOfEarlierOnes) {
   EXPECT_LT(difference("layers.0.q"), 1e-6);  // nothing precedes it
   EXPECT_GT(difference("layers.0.o"), 1e-3);  // follows the compressed q, k, v of its own layer
   EXPECT_GT(difference("layers.1.down"), 1e-3);
+}
+
+TEST(TwoPassPipeline, CollectsBeforeALayerIsCompressed) {
+  RecordingSink first, second, third;
+  const RecordingModifier sequential = run({}, first);
+  const RecordingModifier basic = run({.kind = Kind::kBasic}, second);
+  const RecordingModifier two_pass = run({.kind = Kind::kTwoPass}, third);
+  EXPECT_EQ(third.compressed, 14);
+  const auto difference = [&](const RecordingModifier& other, const char* module) {
+    return ((two_pass.grams.at(module) - other.grams.at(module)).norm() / other.grams.at(module).norm()).item<double>();
+  };
+  for (const char* module : {"layers.0.q", "layers.0.o", "layers.0.gate", "layers.0.down"})
+    EXPECT_LT(difference(basic, module), 1e-6) << module;
+  EXPECT_LT(difference(sequential, "layers.1.q"), 1e-6);  // behind the compressed first layer
+  EXPECT_GT(difference(basic, "layers.1.q"), 1e-3);
+  EXPECT_GT(difference(sequential, "layers.1.o"), 1e-3);
+  EXPECT_GT(difference(sequential, "layers.1.down"), 1e-3);
+}
+
+TEST(TwoPassPipeline, DoesNotDependOnBatchesOrStorage) {
+  RecordingSink first, crossed;
+  const RecordingModifier reference = run({.kind = Kind::kTwoPass, .per_batch = 6}, first);
+  const RecordingModifier original = run({.kind = Kind::kTwoPass, .wants_cross = true}, crossed);
+  EXPECT_GT(original.grams.count("cross of layers.1.down"), 0u);
+  for (const bool keeps : {false, true}) {
+    const test::TemporaryFolder folder;
+    residency::ActivationStore::Options options;
+    options.memory_limit = 3000;
+    options.scratch = folder / "scratch";
+    RecordingSink sink, other;
+    EXPECT_LT(largest_difference(reference,
+                                 run({.kind = Kind::kTwoPass, .keep_after = {keeps}, .activations = options}, sink)),
+              1e-5);
+    EXPECT_LT(
+        largest_difference(
+            original, run({.kind = Kind::kTwoPass, .per_batch = 1, .keep_after = {keeps}, .wants_cross = true}, other)),
+        1e-5);
+  }
 }
 
 TEST(DatafreePipeline, ShowsNoStatistics) {

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "layerpress/base/system/machine.h"
 #include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/step_runner.h"
@@ -45,6 +46,7 @@ class ScheduleRun {
       if (plan.has_work() || !plan.reads.empty()) {
         begin_step(plan);
         run_subgraph(s);
+        return_freed_memory();
       }
       if (!plan.finished && !plan.batch_by_batch) ++done_;
       if (plan.finished || !plan.subgraph) continue;

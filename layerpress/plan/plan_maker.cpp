@@ -78,9 +78,9 @@ RunPlan PlanMaker::make(const Choice& choice) const {
 }
 
 void PlanMaker::add_spare(RunPlan& plan) const {
-  constexpr std::uint64_t kShare = 4;  // of the tensors' memory: few pages are new then
+  const std::uint64_t share = run_.pipeline->takes_data ? 4 : 8;  // of the tensors' memory: few pages are new then
   std::uint64_t& peak = plan.memory.peak.host;
-  plan.spare = std::min((peak - std::min(peak, baseline_)) / kShare, (run_.budget - std::min(run_.budget, peak)) / 2);
+  plan.spare = std::min((peak - std::min(peak, baseline_)) / share, (run_.budget - std::min(run_.budget, peak)) / 2);
   peak += plan.spare;
 }
 

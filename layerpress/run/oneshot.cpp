@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "layerpress/base/system/machine.h"
+#include "layerpress/base/system/memory_sampler.h"
 #include "layerpress/base/text.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
@@ -288,9 +291,16 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
     run::fetch_model(options, group, own);
     const Timer timer;  // a download does not count
     run::MixedPrecision chosen{.options = options, .decision = nullptr};
-    if (run::asks_for_mixed_precision(options)) chosen = run::choose_precision(options, own, group, /*writes=*/true);
+    std::uint64_t measuring_bytes = 0;
+    if (run::asks_for_mixed_precision(options)) {
+      MemorySampler sampler;
+      chosen = run::choose_precision(options, own, group, /*writes=*/true);
+      measuring_bytes = sampler.peak_bytes();
+      return_freed_memory();  // which the plan of the run would count as the process's own
+    }
     claim.options = std::move(chosen.options);
     Rank rank{claim.options, own, group, timer};
+    rank.earlier_peak_bytes = measuring_bytes;
     OneshotSummary summary = go_through(rank, std::move(chosen.decision), claim);
     run::write_report(options, group, own, summary);
     run::upload(options, group, own, summary);

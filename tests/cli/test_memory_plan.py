@@ -110,6 +110,14 @@ def test_recomputing_against_reality(models, results):
     assert measured.peak_bytes <= budget and measured.summary["spilled_bytes"] == 0
 
 
+def test_the_peak_of_a_measurement_counts(models, results):
+    """The measurement that chooses schemes takes more memory than the rounding after it."""
+    model, arguments = arguments_of(models, "activations")
+    measured = Measured(model, results / "out", *arguments, "--target-bits", "6", "--schemes", "W4A16,W8A16", "--algorithm", "rtn")
+    assert abs(measured.summary["peak_anonymous_bytes"] - measured.peak_bytes) <= 0.1 * measured.peak_bytes
+    assert measured.summary["plan"]["peak_bytes"] < 0.7 * measured.peak_bytes
+
+
 def test_dry_run_writes_nothing(deep, solving, results):
     planned = plan(deep, results / "out", *solving)
     assert list(results.iterdir()) == []

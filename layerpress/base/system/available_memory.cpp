@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -92,6 +94,12 @@ std::uint64_t anonymous_bytes_in(std::string_view status) {
 }
 
 std::uint64_t anonymous_bytes() { return anonymous_bytes_in(read_small_file("/proc/self/status")); }
+
+void return_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
 
 std::uint64_t peak_resident_bytes() {
   // getrusage counts what the process was before it became this program, too. The kernel's figure may fall by a few pages.

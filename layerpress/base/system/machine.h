@@ -33,6 +33,10 @@ std::uint64_t available_memory(const std::filesystem::path& proc, const std::fil
 /// Memory of this process that the kernel cannot reclaim: RssAnon + RssShmem of /proc/self/status.
 std::uint64_t anonymous_bytes();
 
+/// Gives the pages that only freed allocations were on back to the kernel. The allocator keeps those between small allocations that
+/// live longer, and more of them from layer to layer.
+void return_freed_memory();
+
 /// The largest resident set that this program has had, in bytes (all mapped pages included): VmHWM of /proc/self/status.
 std::uint64_t peak_resident_bytes();
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "layerpress/base/system/memory_sampler.h"
 #include "layerpress/base/system/phase_times.h"
 #include "layerpress/dist/group.h"
@@ -17,6 +19,7 @@ struct Rank {
   PhaseTimes times{};
   MemorySampler sampler{};
   residency::HostMemory memory{};
+  std::uint64_t earlier_peak_bytes = 0;  ///< of measurements before the run, see MemorySampler::peak_bytes
 };
 
 }  // namespace layerpress::run

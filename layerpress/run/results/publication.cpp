@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -106,7 +107,7 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   summary.output_bytes = output.total_bytes();
   summary.seconds = rank.timer.seconds();
   const RankReport report{.seconds = summary.seconds,
-                          .peak_anonymous_bytes = rank.sampler.peak_bytes(),
+                          .peak_anonymous_bytes = std::max(rank.earlier_peak_bytes, rank.sampler.peak_bytes()),
                           .peak_device_bytes = residency::peak_device_bytes(work.setup.placement.device),
                           .spilled_bytes = spilled_bytes,
                           .times = rank.times,

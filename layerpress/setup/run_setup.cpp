@@ -108,7 +108,6 @@ void choose_own_device(const OneshotOptions& options, const dist::Group& group, 
   device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
 }
 
-/// An expert's routed rows are taken from the rows that it is calibrated on, which must therefore not be fewer.
 /// A trial runs a layer again with values that only a pipeline of one layer at a time has.
 void check_trials(const RunSetup& setup) {
   if (setup.pipeline->layer_by_layer) return;

@@ -1,0 +1,73 @@
+"""How much of the masks of pruned weights equals LLM Compressor's, with one pass for each layer and with its two, as Markdown.
+
+    .venv/bin/python benchmarks/peer_comparison/equal_masks.py [RECIPE ...]
+
+Runs both programs in fp32 on the same samples and compares where the written weights are zero. Needs .venv-peer (scripts/setup --peer).
+"""
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
+
+from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM
+from measured_process import run_measured
+from shared_options import add_shared_options, check_text, model_and_text, print_result
+
+PIPELINES = ("sequential", "two_pass")
+
+
+def masks(folder: Path) -> dict[str, torch.Tensor]:
+    """Where each linear's weight is zero."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            found |= {name: file.get_tensor(name) == 0 for name in file.keys() if name.endswith("_proj.weight")}
+    return found
+
+
+def shares(own: dict[str, torch.Tensor], peer: dict[str, torch.Tensor]) -> str:
+    """Of equal places: in all weights, and in the linear with the fewest."""
+    if own.keys() != peer.keys():
+        raise ValueError(f"the programs wrote different linears: {sorted(own.keys() ^ peer.keys())[:4]}")
+    equal = {name: (own[name] == mask) for name, mask in peer.items()}
+    all_equal = sum(int(each.sum()) for each in equal.values()) / sum(each.numel() for each in equal.values())
+    name, fewest = min(((name, each.double().mean().item()) for name, each in equal.items()), key=lambda entry: entry[1])
+    return f"{100 * all_equal:.3f} % | {100 * fewest:.3f} % | {name.removeprefix('model.layers.').removesuffix('.weight')}"
+
+
+def compare(arguments: argparse.Namespace) -> str:
+    model, calibration, _ = model_and_text(arguments, arguments.model)
+    limits = ["--max-seq-length", str(arguments.max_seq_length)]
+    lines = ["| recipe | pipeline | equal | least equal | linear |", "|---|---|---|---|---|"]
+    for recipe in arguments.recipes:
+        peer = arguments.work / f"{recipe.stem}-peer"
+        run_measured([str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration", str(calibration),
+                      "--output", str(peer), "--summary", str(arguments.work / "peer.json"), "--recipe", str(recipe.resolve()),
+                      "--samples", str(arguments.samples), "--dtype", "float32", *limits], OFFLINE, arguments.work / "peer.log")
+        expected = masks(peer)
+        for pipeline in PIPELINES:
+            own = arguments.work / f"{recipe.stem}-{pipeline}"
+            run_measured([str(PROGRAM), "oneshot", str(model), "--output", str(own), "--overwrite", "--no-progress", "--dtype", "fp32",
+                          "--recipe", str(recipe), "--dataset", str(calibration), "--num-calibration-samples", str(arguments.samples),
+                          "--pipeline", pipeline, *limits], OFFLINE, arguments.work / "own.log")
+            lines.append(f"| {recipe.name} | {pipeline} | {shares(masks(own), expected)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    recipes = [HERE / "wanda.yaml", HERE / "wanda_2of4.yaml", HERE / "sparsegpt_2of4.yaml"]
+    parser.add_argument("recipes", type=Path, nargs="*", default=recipes, metavar="RECIPE")
+    parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
+    add_shared_options(parser, "both programs", "equal_masks")
+    arguments = parser.parse_args()
+    check_text(parser, arguments)
+    return print_result(compare, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -235,10 +235,16 @@ def _choice(summary: dict[str, Any]) -> list[str]:
                            number(own["measured_kl"]) if own.get("measured_kl") is not None else "") for name, own in rows])]
 
 
+def _begins(summary: dict[str, Any]) -> str:
+    """What charts over a run's time say of a measurement before it."""
+    return " The measurement that chose the schemes came before." if summary.get("mixed_precision") else ""
+
+
 def _memory(summary: dict[str, Any]) -> list[str]:
     if not figures.memory(summary):
         return []
-    return [head("Memory", "Memory that the kernel cannot reclaim, and the peak that the plan expected of each subgraph."),
+    return [head("Memory", "Memory that the kernel cannot reclaim, and the peak that the plan expected of each subgraph."
+                 + _begins(summary)),
             chart(charts.memory(summary))]
 
 
@@ -246,6 +252,6 @@ def _time(summary: dict[str, Any]) -> list[str]:
     if not any(True for _ in figures.spans(summary)):
         return []
     return [head("Time", "Phases of the subgraphs on each rank, from the start of the run. Phases alternate within a subgraph; the chart shows "
-                         "their sums one after the other."),
+                         "their sums one after the other." + _begins(summary)),
             chart(charts.timeline(summary)),
             head("Time by subgraph", "Mean of the ranks."), chart(charts.layers(summary))]

@@ -350,3 +350,10 @@ def test_options_need_each_other(model, samples, refused):
     refused(model, *CHOICE, "--target-bits", "5", fragments=["--schemes", "add --dataset"], code=2)
     program.fails("oneshot", model, "--output", "x.gguf", "--target-bits", "5", "--schemes", "NVFP5", "--dataset", samples,
                   fragments=["--schemes: NVFP5", "llama.cpp"], code=2)
+
+
+def test_charts_say_what_came_before_them(made):
+    from layerpress_report.page import page
+
+    assert page(made[1], None, "").count("The measurement that chose the schemes came before.") == 2
+    assert "came before" not in page({**made[1], "mixed_precision": None}, None, "")

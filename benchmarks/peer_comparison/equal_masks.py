@@ -13,7 +13,8 @@ from safetensors import safe_open
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM
+from compare_recipe import commands
+from contenders import HERE, OFFLINE
 from measured_process import run_measured
 from shared_options import add_shared_options, check_text, model_and_text, print_result
 
@@ -41,20 +42,14 @@ def shares(own: dict[str, torch.Tensor], peer: dict[str, torch.Tensor]) -> str:
 
 def compare(arguments: argparse.Namespace) -> str:
     model, calibration, _ = model_and_text(arguments, arguments.model)
-    limits = ["--max-seq-length", str(arguments.max_seq_length)]
     lines = ["| recipe | pipeline | equal | least equal | linear |", "|---|---|---|---|---|"]
     for recipe in arguments.recipes:
-        peer = arguments.work / f"{recipe.stem}-peer"
-        run_measured([str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration", str(calibration),
-                      "--output", str(peer), "--summary", str(arguments.work / "peer.json"), "--recipe", str(recipe.resolve()),
-                      "--samples", str(arguments.samples), "--dtype", "float32", *limits], OFFLINE, arguments.work / "peer.log")
-        expected = masks(peer)
+        turns = commands(recipe, arguments, model, calibration)
+        run_measured([*turns["LLM Compressor"], "--dtype", "float32"], OFFLINE, arguments.work / "peer.log")
+        expected = masks(arguments.work / "peer")
         for pipeline in PIPELINES:
-            own = arguments.work / f"{recipe.stem}-{pipeline}"
-            run_measured([str(PROGRAM), "oneshot", str(model), "--output", str(own), "--overwrite", "--no-progress", "--dtype", "fp32",
-                          "--recipe", str(recipe), "--dataset", str(calibration), "--num-calibration-samples", str(arguments.samples),
-                          "--pipeline", pipeline, *limits], OFFLINE, arguments.work / "own.log")
-            lines.append(f"| {recipe.name} | {pipeline} | {shares(masks(own), expected)} |")
+            run_measured([*turns["Layerpress"], "--dtype", "fp32", "--pipeline", pipeline], OFFLINE, arguments.work / "own.log")
+            lines.append(f"| {recipe.name} | {pipeline} | {shares(masks(arguments.work / 'own'), expected)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -64,6 +59,7 @@ def main() -> int:
     parser.add_argument("recipes", type=Path, nargs="*", default=recipes, metavar="RECIPE")
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
     add_shared_options(parser, "both programs", "equal_masks")
+    parser.set_defaults(cpu=None)
     arguments = parser.parse_args()
     check_text(parser, arguments)
     return print_result(compare, arguments)

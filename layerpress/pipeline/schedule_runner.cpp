@@ -92,7 +92,7 @@ class ScheduleRun {
         run_batches(step, works, {parameters, original ? &*original : nullptr});
         apply_transforms(run_, step, assignments_, parameters, statistics_, trials_);
         if (!works.empty()) compress(plan, std::move(works), parameters);
-        return_freed_memory();
+        if (step.runs()) return_freed_memory();  // not after each of the thousands of steps without data
         for (const graph::ValueId value : schedule::statistics_used(step, assignments_))
           ranges_.take(value, statistics_);
         for (const graph::ValueId value : users_.unused_after(step)) statistics_.drop(value);

@@ -70,8 +70,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
   if (!setup.pipeline->sees_all_results)
     throw UsageError(
         "[options] --pipeline {}: error propagation requires --pipeline sequential, because only there every input "
-        "carries "
-        "the error of all that was compressed before it",
+        "carries the error of all that was compressed before it",
         setup.pipeline->name);
   if (!options.moe_calibrate_all_experts &&
       std::any_of(setup.assignments.linears.begin(), setup.assignments.linears.end(), [&](const auto& entry) {

@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <vector>
 
 namespace layerpress::kernels {
@@ -21,15 +23,20 @@ void mark_least(const float* scores, std::int64_t pruned, std::int64_t group, bo
   }
 }
 
-/// Marks the `count` least scores of a row.
-void mark_least_of_row(const float* scores, std::int64_t count, std::vector<float>& sorted, bool* mask) {
-  if (count == 0) return;
-  std::nth_element(sorted.begin(), sorted.begin() + (count - 1), sorted.end());
-  const float last = sorted[static_cast<std::size_t>(count - 1)];
-  const auto columns = static_cast<std::int64_t>(sorted.size());
-  std::int64_t below = 0;
-  for (std::int64_t c = 0; c < columns; ++c) below += scores[c] < last ? 1 : 0;
-  std::int64_t equal = count - below;
+/// Marks the `count` least scores of a row. The greatest of them is found by halving: floats that are not negative have the order of
+/// their bits.
+void mark_least_of_row(const float* scores, std::int64_t columns, std::int64_t count, bool* mask) {
+  std::uint32_t low = 0, high = std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity());
+  while (low < high) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    const auto limit = std::bit_cast<float>(middle);
+    std::int32_t below = 0;
+    for (std::int64_t c = 0; c < columns; ++c) below += scores[c] <= limit ? 1 : 0;
+    below >= count ? high = middle : low = middle + 1;
+  }
+  const auto last = std::bit_cast<float>(low);
+  std::int64_t equal = count;
+  for (std::int64_t c = 0; c < columns; ++c) equal -= scores[c] < last ? 1 : 0;
   for (std::int64_t c = 0; c < columns; ++c) mask[c] = scores[c] < last || (scores[c] == last && equal-- > 0);
 }
 
@@ -154,7 +161,6 @@ at::Tensor least_scores(const at::Tensor& scores, const SparsePattern& pattern) 
   at::Tensor mask = at::zeros(values.sizes(), values.options().dtype(at::kBool));
   const auto count = static_cast<std::int64_t>(static_cast<double>(columns) * pattern.sparsity);
   at::parallel_for(0, values.size(0), kRowsOfTask, [&](std::int64_t first, std::int64_t last) {
-    std::vector<float> sorted;
     for (std::int64_t row = first; row < last; ++row) {
       const float* own = values.const_data_ptr<float>() + row * columns;
       bool* marks = mask.data_ptr<bool>() + row * columns;
@@ -162,8 +168,7 @@ at::Tensor least_scores(const at::Tensor& scores, const SparsePattern& pattern) 
         for (std::int64_t c = 0; c < columns; c += pattern.group)
           mark_least(own + c, pattern.pruned, pattern.group, marks + c);
       } else {
-        sorted.assign(own, own + columns);
-        mark_least_of_row(own, count, sorted, marks);
+        mark_least_of_row(own, columns, count, marks);
       }
     }
   });

@@ -16,7 +16,7 @@ struct SparsePattern {
 };
 
 /// The places of the least scores [N, K], as bool: in each group of a row, or ⌊K sparsity⌋ of each row. Of equal scores the first are
-/// taken. REQUIRES: groups divide K.
+/// taken. REQUIRES: groups divide K; no score is negative.
 at::Tensor least_scores(const at::Tensor& scores, const SparsePattern& pattern);
 
 struct SparsifyOptions {

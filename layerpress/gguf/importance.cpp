@@ -8,6 +8,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
+#include "layerpress/gguf/placed_values.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -39,12 +40,17 @@ at::Tensor mapped_tensor(const std::shared_ptr<const MappedFile>& file, std::uin
 
 }  // namespace
 
+at::Tensor InputPlace::ordered(const at::Tensor& figures, bool back) const {
+  return with_tiled_columns(figures, order, back);
+}
+
 std::vector<InputPlace> input_places(const Architecture& architecture, const std::string& weight,
                                      std::int64_t columns) {
   std::vector<InputPlace> places;
   for (const TensorPlace& place : architecture.place(weight).places)
     if (!place.transposed_first && !place.transposed_last && !place.stacked_parts)
-      places.push_back({place.name, place.expert.value_or(0), place.expert ? architecture.experts : 1, columns});
+      places.push_back({place.name, place.expert.value_or(0), place.expert ? architecture.experts : 1, columns,
+                        place.tiled_columns});
   return places;
 }
 
@@ -104,7 +110,8 @@ std::optional<ImportanceEntry> ImportanceFile::find(const InputPlace& place) con
     throw CheckpointError(
         "[gguf.importance] {}: {} has {} matrices of {} columns, but the model's has {} of {}; it is another model's",
         path_, place.tensor, entry.sums.size(0), entry.sums.size(1), place.matrices, place.columns);
-  return ImportanceEntry{entry.sums[place.matrix], entry.counts[place.matrix].item<float>()};
+  return ImportanceEntry{place.ordered(entry.sums[place.matrix], /*back=*/true),
+                         entry.counts[place.matrix].item<float>()};
 }
 
 }  // namespace layerpress::gguf

@@ -20,6 +20,10 @@ struct InputPlace {
   std::int64_t matrix = 0;    ///< the expert
   std::int64_t matrices = 1;  ///< of the tensor
   std::int64_t columns = 0;   ///< features of the input
+  TiledHeads order{};         ///< of the columns in the file
+
+  /// Figures of the columns in the file's order, or back.
+  at::Tensor ordered(const at::Tensor& figures, bool back) const;
 };
 
 /// The places of the weight `weight` with this many columns: none for one that llama.cpp does not have, or that it stores in
@@ -42,7 +46,7 @@ Metadata importance_metadata(const ImportanceOrigin& origin);
 
 /// What a file says of the inputs of one linear.
 struct ImportanceEntry {
-  at::Tensor sums;    ///< of squares, fp32 [columns], >= 0; a view of the file
+  at::Tensor sums;    ///< of squares, fp32 [columns], >= 0; mostly a view of the file
   double tokens = 0;  ///< 0: the sums say nothing
 };
 

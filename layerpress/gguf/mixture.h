@@ -11,7 +11,7 @@ namespace layerpress::gguf {
 /// A tensor of a GGUF, as far as the choice of its type depends on it.
 struct TensorShape {
   std::string name;          ///< in the GGUF
-  std::int64_t columns = 1;  ///< the values of a row, which a type's blocks divide
+  std::int64_t columns = 1;  ///< the values of a row, or of a head that moves, which a type's blocks divide
   std::int64_t rows = 1;
   std::int64_t matrices = 1;  ///< of a stack of experts
 };

@@ -12,12 +12,36 @@ at::Tensor transposed(const at::Tensor& value, bool wanted) { return wanted ? va
 /// The dimension of a matrix's or a stack's rows.
 std::int64_t rows_of(const at::Tensor& value) { return std::max<std::int64_t>(0, value.dim() - 2); }
 
+bool fits(const TiledHeads& heads, std::int64_t size) {
+  return heads.keys == 0 || (size > heads.first && (size - heads.first) % heads.count() == 0);
+}
+
+/// Applies the order of a place's rows.
+at::Tensor with_ordered_rows(const at::Tensor& value, const TensorPlace& place, bool back) {
+  const at::Tensor order = value.is_meta() ? at::Tensor() : row_order(place, value.size(0), back);
+  return order.defined() ? value.index_select(0, order) : value;
+}
+
 }  // namespace
 
-at::Tensor paired_order(std::int64_t rows, std::int64_t heads, bool back) {
-  const std::int64_t half = rows / heads / 2;
+at::Tensor row_order(const TensorPlace& place, std::int64_t rows, bool back) {
   const at::Tensor order = at::arange(rows, at::kLong);
-  return (back ? order.view({heads, half, 2}) : order.view({heads, 2, half})).transpose(1, 2).reshape({-1});
+  if (place.paired_heads > 0) {
+    const std::int64_t heads = place.paired_heads, half = rows / heads / 2;
+    return (back ? order.view({heads, half, 2}) : order.view({heads, 2, half})).transpose(1, 2).reshape({-1});
+  }
+  const TiledHeads& heads = place.tiled_rows;
+  if (heads.keys == 0) return {};
+  const at::Tensor tiled = with_tiled_columns(order.slice(0, heads.first), heads, back);
+  return at::cat({order.slice(0, 0, heads.first), tiled});
+}
+
+at::Tensor with_tiled_columns(const at::Tensor& value, const TiledHeads& heads, bool back) {
+  if (heads.keys == 0) return value;
+  std::vector<std::int64_t> shape = value.sizes().vec();
+  shape.back() = back ? heads.of_key : heads.keys;
+  shape.insert(shape.end(), {back ? heads.keys : heads.of_key, value.size(-1) / heads.count()});
+  return value.reshape(shape).transpose(-3, -2).reshape(value.sizes());
 }
 
 at::Tensor placed(at::Tensor value, const TensorPlace& place) {
@@ -31,8 +55,7 @@ at::Tensor placed(at::Tensor value, const TensorPlace& place) {
     value = place.stacked_parts ? at::stack(parts) : at::cat(parts, dim);
   }
   value = transposed(value, place.transposed_last);
-  if (place.paired_heads > 0)
-    value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/false));
+  value = with_tiled_columns(with_ordered_rows(value, place, /*back=*/false), place.tiled_columns, /*back=*/false);
   if (place.added != 0) value = value.to(at::kFloat) + place.added;
   if (place.negative_exponential) value = value.to(at::kFloat).exp().neg();
   return place.squeezed ? value.squeeze() : value;
@@ -43,12 +66,15 @@ bool keeps_rows(const TensorPlace& place) {
          place.added == 0 && !place.negative_exponential && !place.squeezed;
 }
 
-at::Tensor values_before(const at::Tensor& value, const TensorPlace& place) {
-  if (place.negative_exponential) return value.to(at::kFloat).neg().log();
-  return place.added != 0 ? value.to(at::kFloat) - place.added : value;
+at::Tensor restored_order(at::Tensor value, const TensorPlace& place) {
+  if (place.negative_exponential) value = value.to(at::kFloat).neg().log();
+  if (place.added != 0) value = value.to(at::kFloat) - place.added;
+  return with_ordered_rows(with_tiled_columns(value, place.tiled_columns, /*back=*/true), place, /*back=*/true);
 }
 
-bool is_unchanged(const TensorPlace& place) { return keeps_rows(place) && place.paired_heads == 0; }
+bool is_unchanged(const TensorPlace& place) {
+  return keeps_rows(place) && place.paired_heads == 0 && place.tiled_rows.keys == 0 && place.tiled_columns.keys == 0;
+}
 
 std::vector<std::int64_t> shape_before(const std::vector<TensorPlace>& places,
                                        const std::vector<std::vector<std::int64_t>>& shapes) {
@@ -56,6 +82,7 @@ std::vector<std::int64_t> shape_before(const std::vector<TensorPlace>& places,
   std::vector<std::int64_t> shape = shapes.front();
   if (shape.empty() || shape.size() > 3) return {};
   if (place.paired_heads > 0 && shape[0] % (2 * place.paired_heads) != 0) return {};
+  if (!fits(place.tiled_rows, shape[0]) || !fits(place.tiled_columns, shape.back())) return {};
   if (place.squeezed)
     return shape.size() == 2 ? std::vector{shape[0], std::int64_t{1}, shape[1]} : std::vector<std::int64_t>{};
   if (place.rows.count == 0) return shape;
@@ -72,10 +99,8 @@ std::vector<std::int64_t> shape_before(const std::vector<TensorPlace>& places,
 }
 
 void take_back(const at::Tensor& value, const TensorPlace& place, const at::Tensor& whole) {
-  at::Tensor back = values_before(place.squeezed ? value.unsqueeze(1) : value, place);
-  if (place.paired_heads > 0)
-    back = back.index_select(0, paired_order(back.size(0), place.paired_heads, /*back=*/true));
-  back = transposed(back, place.transposed_last);
+  const at::Tensor restored = restored_order(place.squeezed ? value.unsqueeze(1) : value, place);
+  const at::Tensor back = transposed(restored, place.transposed_last);
   if (place.rows.count == 0) {
     whole.copy_(back);
     return;

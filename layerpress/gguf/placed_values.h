@@ -12,14 +12,17 @@ namespace layerpress::gguf {
 /// What becomes of an uncompressed tensor of a checkpoint on the way into a GGUF.
 at::Tensor placed(at::Tensor value, const TensorPlace& place);
 
-/// Undoes what `placed` does to single values.
-at::Tensor values_before(const at::Tensor& value, const TensorPlace& place);
+/// Undoes what `placed` does to single values and to the order of rows and columns.
+at::Tensor restored_order(at::Tensor value, const TensorPlace& place);
 
-/// Whether only the order of rows changes, which blocks allow.
+/// Whether only the order of rows changes, or that of heads along the columns, which blocks allow that fit into a head.
 bool keeps_rows(const TensorPlace& place);
 
-/// The order in which the halves of each head's rows are interleaved, row by row; or back.
-at::Tensor paired_order(std::int64_t rows, std::int64_t heads, bool back);
+/// The order that rows take in the GGUF, or take back; undefined if they stay.
+at::Tensor row_order(const TensorPlace& place, std::int64_t rows, bool back);
+
+/// Values [..., columns], or the bytes of their blocks, with heads in the order of the GGUF; or back. `heads`: of any place.
+at::Tensor with_tiled_columns(const at::Tensor& value, const TiledHeads& heads, bool back);
 
 /// Whether a tensor of a GGUF, without the dimension of experts, is in the checkpoint as it is.
 bool is_unchanged(const TensorPlace& place);

@@ -51,7 +51,7 @@ ImportanceOutput::ImportanceOutput(const setup::RunSetup& setup, const gguf::Imp
   for (const setup::MeasuredInputs& measured : setup.measured_inputs) {
     const std::string name = name_of(measured.place);
     names_[measured.module].push_back(name);
-    columns_[name] = measured.place.columns;
+    places_[name] = measured.place;
     missing_.insert(name);
   }
   writer_ = std::make_unique<checkpoint::CheckpointWriter>(
@@ -70,7 +70,7 @@ void ImportanceOutput::take(const std::string& module, const compression::InputS
   const at::Tensor sums = inputs.sums.to(at::kCPU, at::kFloat).view({-1});
   for (const std::string& name : found->second) {
     if (missing_.erase(name) == 0) continue;
-    write(sums_of(name), sums);
+    write(sums_of(name), places_.at(name).ordered(sums, /*back=*/false));
     write(counts_of(name), at::full({1}, inputs.tokens, at::kFloat));
   }
 }
@@ -106,7 +106,7 @@ void ImportanceOutput::retract(const Json& checksums) {
 
 void ImportanceOutput::finish() {
   for (const std::string& name : missing_) {
-    writer_->write(sums_of(name), at::zeros({columns_.at(name)}));
+    writer_->write(sums_of(name), at::zeros({places_.at(name).columns}));
     writer_->write(counts_of(name), at::zeros({1}));
   }
   writer_->finish();

@@ -39,7 +39,7 @@ class ImportanceOutput {
  private:
   void write(const std::string& name, const at::Tensor& values);
   std::map<std::string, std::vector<std::string>> names_;  // by module: of its tensors, without suffix
-  std::map<std::string, std::int64_t> columns_;            // by such a name
+  std::map<std::string, gguf::InputPlace> places_;         // by such a name
   std::set<std::string> missing_;                          // tensors that are not written
   std::vector<std::string> written_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;

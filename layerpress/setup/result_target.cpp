@@ -60,8 +60,9 @@ std::vector<Coded> coded_modules(const OpenedModel& model, const gguf::Architect
       continue;
     }
     const std::string& module = graph.module_name(node);
+    const std::int64_t together = matrix->columns / std::max<std::int64_t>(1, place.tiled_columns.count());
     modules.push_back({place.expert ? pattern_for_experts(module) : module,
-                       {.name = place.name, .columns = matrix->columns, .rows = matrix->rows}});
+                       {.name = place.name, .columns = together, .rows = matrix->rows}});
   }
   return modules;
 }

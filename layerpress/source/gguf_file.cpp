@@ -129,15 +129,17 @@ at::Tensor decoded(const Checkpoint& stored, const Part& part, const at::Tensor&
 at::Tensor matrix_of(const Checkpoint& stored, const Part& part, at::ScalarType dtype) {
   const std::int64_t rows = part.info.rows(), columns = part.info.shape.back();
   const at::Tensor blocks = stored_part(stored, part).reshape({rows, -1});
-  const std::int64_t heads = part.place.paired_heads, step = std::max<std::int64_t>(1, kDecodedAtOnce / columns);
-  const at::Tensor order = heads > 0 ? gguf::paired_order(rows, heads, /*back=*/true) : at::Tensor();
+  const std::int64_t step = std::max<std::int64_t>(1, kDecodedAtOnce / columns);
+  const at::Tensor order = gguf::row_order(part.place, rows, /*back=*/true);
   at::Tensor values = at::empty(part.info.shape, dtype);
   const at::Tensor target = values.view({rows, columns});
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
     const at::Tensor own =
-        heads > 0 ? blocks.index_select(0, order.narrow(0, first, count)) : blocks.narrow(0, first, count);
-    target.narrow(0, first, count).copy_(decoded(stored, part, own));
+        order.defined() ? blocks.index_select(0, order.narrow(0, first, count)) : blocks.narrow(0, first, count);
+    const at::Tensor values_of_rows = decoded(stored, part, own);
+    target.narrow(0, first, count)
+        .copy_(gguf::with_tiled_columns(values_of_rows, part.place.tiled_columns, /*back=*/true));
   }
   return values;
 }

@@ -20,10 +20,8 @@ namespace layerpress::target {
 namespace {
 
 using gguf::keeps_rows;
-using gguf::paired_order;
 using gguf::placed;
 using gguf::TensorPlace;
-using gguf::values_before;
 
 constexpr char kPart = '|';                      // behind the name of a tensor that is stored in parts
 constexpr const char* kFileName = "model.gguf";  // in the unfinished folder
@@ -85,10 +83,9 @@ class GgufTarget final : public Target {
   }
 
   std::vector<checkpoint::TensorSpec> plain_forms(const checkpoint::TensorSpec& original) const override {
-    std::vector<TensorPlace> places = architecture_.place(original.name).places;
+    const std::vector<TensorPlace> places = architecture_.place(original.name).places;
     std::vector<checkpoint::TensorSpec> forms;
-    for (TensorPlace& place : places) {
-      place.paired_heads = 0;  // the order of rows is nothing that tensors without data have
+    for (const TensorPlace& place : places) {
       const at::Tensor form =
           placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
       forms.push_back({places.size() == 1 ? original.name : original.name + kPart + place.name,
@@ -107,10 +104,7 @@ class GgufTarget final : public Target {
     const TensorPlace place = place_of(name);
     if (!keeps_rows(place) && stored.scalar_type() == at::kByte)
       throw InternalError("[target.gguf] blocks of {} were changed on their way into the file", name);
-    at::Tensor value = values_before(stored, place);
-    if (place.paired_heads > 0)
-      value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/true));
-    return value;
+    return gguf::restored_order(stored, place);
   }
 
   std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> own_tensors() const override {
@@ -212,6 +206,13 @@ class GgufTarget final : public Target {
         throw RecipeError("[target.gguf] {}: a GGUF cannot hold it in this scheme; leave it out of the targets",
                           spec.name);
       info.shape.back() = info.shape.back() / info.type->block_bytes() * info.type->block_values();
+      const std::int64_t heads = std::max<std::int64_t>(1, place.tiled_columns.count());
+      if (info.shape.back() / heads % info.type->block_values() != 0)
+        throw RecipeError(
+            "[target.gguf] {}: llama.cpp has its heads of {} columns in another order, and blocks of {} have {}; give "
+            "it "
+            "a type of smaller blocks, such as Q8_0 or Q5_0",
+            spec.name, info.shape.back() / heads, info.type->name(), info.type->block_values());
     }
     if (place.expert && !place.name.ends_with(".scale")) info.shape.insert(info.shape.begin(), 1);
     return info;

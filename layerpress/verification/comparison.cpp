@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/transform.h"
+#include "layerpress/gguf/architectures/architecture.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/source/source_format.h"
 
@@ -303,8 +305,8 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   return relative;
 }
 
-/// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise. `of_file`: of a GGUF, which holds
-/// norms as llama.cpp multiplies with them.
+/// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise. `of_file`: of a GGUF, which
+/// holds 1 + x of norms, and -exp(x) of what a delta rule forgets.
 void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, bool is_computed,
                    bool of_file, Findings& findings) {
   if (is_computed) {
@@ -315,9 +317,11 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
   }
   const at::Tensor expected = original.to(stored.scalar_type());
   if (at::equal(expected, stored)) return;
+  constexpr double kRounding = 1e-6;
+  if (of_file && at::allclose(stored.to(at::kFloat), expected.to(at::kFloat), kRounding, kRounding)) return;
   if (!at::equal((expected + 1) - 1, stored))  // as LLM Compressor leaves norms that compute with 1 + weight
     findings.fault("source", name, "is not compressed, but differs from the source's");
-  else if (!of_file)
+  else
     findings.warning("source", name, "lost digits: it was rounded as 1 + the source's value");
 }
 
@@ -337,10 +341,22 @@ void compare_changed(const std::string& name, const at::Tensor& original, const 
   }
 }
 
+/// The tensors of a source that its result has, too, by their names there. A GGUF holds the language model only, and not all of it.
+std::map<std::string, std::string> expected_names(const setup::OpenedModel& result, const setup::OpenedModel& source) {
+  std::optional<gguf::Architecture> file;
+  if (result.file_metadata) file = gguf::architecture_for(source.checkpoint->config());
+  std::map<std::string, std::string> names;
+  for (const std::string& name : source.checkpoint->names())
+    if (!source::describes_activations(name) && (!file || !file->place(name).places.empty()))
+      names[file ? gguf::text_name(name) : name] = name;
+  return names;
+}
+
 /// A head of its own is what an untied embedding leaves.
-void check_further(const setup::OpenedModel& result, const setup::OpenedModel& source, Findings& findings) {
+void check_further(const setup::OpenedModel& result, const setup::OpenedModel& source,
+                   const std::map<std::string, std::string>& expected, Findings& findings) {
   for (const std::string& name : result.checkpoint->names())
-    if (!source.checkpoint->contains(name) && !source::describes_activations(name) &&
+    if (!expected.contains(name) && !source::describes_activations(name) &&
         !(source.traced.tied_head && name.ends_with("lm_head.weight")))
       findings.warning("further", name, "is not in the source");
 }
@@ -381,18 +397,17 @@ void compare_configs(const Json& result, const Json& source, const std::string& 
 Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, const Changes& changes,
                    const RunControl& control, Findings& findings) {
   Comparison comparison;
-  const std::vector<std::string> names = source.checkpoint->names();
-  for (const std::string& name : names) {
+  const std::map<std::string, std::string> names = expected_names(result, source);
+  for (const auto& [own, name] : names) {
     control.check_stop();
     control.phase("compare", static_cast<std::uint64_t>(comparison.tensors), names.size());
     ++comparison.tensors;
-    if (source::describes_activations(name)) continue;
-    if (!result.checkpoint->contains(name)) {
+    if (!result.checkpoint->contains(own)) {
       findings.fault("missing", name, "is in the source, but not in the checkpoint");
       continue;
     }
     const auto& original = source.checkpoint->spec(name);
-    const auto& stored = result.checkpoint->spec(name);
+    const auto& stored = result.checkpoint->spec(own);
     if (original.shape != stored.shape) {
       findings.fault("shape", name,
                      fmt::format("has shape {}, in the source {}", quant::shape_text(stored.shape),
@@ -400,11 +415,11 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
       continue;
     }
     if (changes.unknown) continue;
-    const auto quantized = result.quantized.find(name);
+    const auto quantized = result.quantized.find(own);
     const auto allowed = changes.tensors.find(name);
     const Change change = allowed == changes.tensors.end() ? Change{} : allowed->second;
     try {
-      const at::Tensor expected = source.checkpoint->tensor(name), found = result.checkpoint->tensor(name);
+      const at::Tensor expected = source.checkpoint->tensor(name), found = result.checkpoint->tensor(own);
       const at::Tensor known = norm_scales(change, expected, result, source);
       if (quantized == result.quantized.end()) {
         compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name),
@@ -418,9 +433,9 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
       findings.fault("codes", name, error.what());
     }
     source.checkpoint->release(name);
-    result.checkpoint->release(name);
+    result.checkpoint->release(own);
   }
-  check_further(result, source, findings);
+  check_further(result, source, names, findings);
   if (!result.file_metadata && !source.file_metadata)
     compare_configs(result.checkpoint->config(), source.checkpoint->config(), "", findings);
   return comparison;

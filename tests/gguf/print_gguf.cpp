@@ -73,6 +73,9 @@ Json printed(const gguf::TensorPlace& place) {
   if (place.stacked_parts) all["stacked_parts"] = true;
   if (place.transposed_last) all["transposed_last"] = true;
   if (place.paired_heads > 0) all["paired_heads"] = place.paired_heads;
+  const auto heads = [](const gguf::TiledHeads& tiled) { return Json{tiled.keys, tiled.of_key, tiled.first}; };
+  if (place.tiled_rows.keys > 0) all["tiled_rows"] = heads(place.tiled_rows);
+  if (place.tiled_columns.keys > 0) all["tiled_columns"] = heads(place.tiled_columns);
   if (place.added != 0) all["added"] = place.added;
   if (place.negative_exponential) all["negative_exponential"] = true;
   if (place.squeezed) all["squeezed"] = true;

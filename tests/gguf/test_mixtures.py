@@ -107,13 +107,20 @@ def test_types_are_those_of_llama_quantize(model, tmp_path):
         assert not different, (mixture, importance, different)
 
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 256}
+
+
 @llama.needs_llama
 @pytest.mark.nightly
-def test_whole_files_are_those_of_llama_quantize(tmp_path):
-    """Of a model with a delta rule in most layers, whose tensors no table above has."""
-    model = block_models.save(tmp_path / "model", "Qwen3Next", num_hidden_layers=4, head_dim=64, norm_topk_prob=True, num_experts=4,
-                              num_experts_per_tok=2, moe_intermediate_size=256, shared_expert_intermediate_size=256,
-                              linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=64, linear_value_head_dim=64)
+@pytest.mark.parametrize("family, settings", [
+    ("Qwen3Next", {"linear_num_value_heads": 4, "norm_topk_prob": True, **EXPERTS}),
+    ("Qwen3_5", {"linear_num_value_heads": 2}),  # more of them change places, in smaller blocks
+    ("Qwen3_5Moe", {"linear_num_value_heads": 2, **EXPERTS}),
+])
+def test_whole_files_are_those_of_llama_quantize(family, settings, tmp_path):
+    """Of models with a delta rule in most layers, whose tensors no table above has."""
+    model = block_models.save(tmp_path / "model", family, num_hidden_layers=4, head_dim=64, linear_num_key_heads=2,
+                              linear_key_head_dim=64, linear_value_head_dim=64, **settings)
     source = program.oneshot(model, tmp_path / "source.gguf", "--scheme", "F32", "--algorithm", "rtn")
     files = {"Q4_0": 2, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "IQ4_XS": 30}
     llama.quantize([{"source": str(source), "target": str(tmp_path / f"{name}-llama.gguf"), "file_type": number, "importance": {}}

@@ -11,7 +11,8 @@ from test_tokenizers import WAYS, byte_fallback, byte_level, write_model
 from tokenizers import Tokenizer
 
 # Families whose graphs PyTorch exports, which takes long.
-EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss", "qwen3 next", "qwen3 next, every other layer")
+EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss", "qwen3 next", "qwen3 next, every other layer", "qwen3.5",
+            "qwen3.5, as many values as keys", "qwen3.5 moe")
 QUICK = [name for name in gguf_models.MODELS if name not in EXPORTED]
 
 

@@ -21,6 +21,8 @@ FAMILIES = {
     "Qwen3": {},
     "Qwen3Moe": {**EXPERTS, "norm_topk_prob": True},
     "Qwen3Next": {**EXPERTS, "norm_topk_prob": True, "shared_expert_intermediate_size": 48, "layer_types": ["linear_attention", "full_attention"]},
+    "Qwen3_5": {"layer_types": ["linear_attention", "full_attention"]},
+    "Qwen3_5Moe": {**EXPERTS, "shared_expert_intermediate_size": 48, "layer_types": ["linear_attention", "full_attention"]},
     "Gemma2": {"query_pre_attn_scalar": 16, **TIED},
     "Gemma3": {"query_pre_attn_scalar": 16, **TIED},
     "Phi3": {},

@@ -8,6 +8,7 @@ from support import gguf_facts, gguf_files, tiny_models
 TIED = {"tie_word_embeddings": True}
 WINDOW = {"sliding_window": 16}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 1024, "short_factor": [1.5] * 8,
         "long_factor": [3.0] * 8}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -30,13 +31,15 @@ MODELS = {
     "qwen2 moe": ("Qwen2Moe", {"shared_expert_intermediate_size": 48, **EXPERTS}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3 moe": ("Qwen3Moe", {"norm_topk_prob": True, **EXPERTS}),
-    "qwen3 next": ("Qwen3Next", {"num_hidden_layers": 4, "head_dim": 32, "norm_topk_prob": True, "linear_num_key_heads": 2,
-                                 "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "qwen3 next": ("Qwen3Next", {"num_hidden_layers": 4, "head_dim": 32, "norm_topk_prob": True, **DELTA, "linear_num_value_heads": 4,
                                  "shared_expert_intermediate_size": 48, **EXPERTS}),
     "qwen3 next, every other layer": ("Qwen3Next", {
-        "head_dim": 32, "norm_topk_prob": True, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
+        "head_dim": 32, "norm_topk_prob": True, **DELTA, "layer_types": ["linear_attention", "full_attention"],
         "shared_expert_intermediate_size": 48, **EXPERTS}),
+    "qwen3.5": ("Qwen3_5", {"num_hidden_layers": 4, "head_dim": 32, **DELTA, "linear_num_value_heads": 6}),
+    "qwen3.5, as many values as keys": ("Qwen3_5", {"num_hidden_layers": 4, "head_dim": 32, **DELTA, **TIED}),
+    "qwen3.5 moe": ("Qwen3_5Moe", {"num_hidden_layers": 4, "head_dim": 32, **DELTA, "linear_num_value_heads": 4,
+                                   "shared_expert_intermediate_size": 48, **EXPERTS}),
     "gemma2": ("Gemma2", {"query_pre_attn_scalar": 16, **TIED, **WINDOW}),
     "gemma3": ("Gemma3", {"query_pre_attn_scalar": 16, "num_hidden_layers": 7, **TIED, **WINDOW}),
     "phi3": ("Phi3", {"sliding_window": None, "original_max_position_embeddings": 64}),
@@ -81,6 +84,13 @@ def placed(tensor, place):
     if heads := place.get("paired_heads"):
         halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
         tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
+    if heads := place.get("tiled_rows"):
+        keys, of_key, first = heads
+        tiled = tensor[first:].reshape(keys, of_key, -1, *tensor.shape[1:]).swapaxes(0, 1)
+        tensor = torch.cat([tensor[:first], tiled.reshape(tensor[first:].shape)])
+    if heads := place.get("tiled_columns"):
+        keys, of_key, _ = heads
+        tensor = tensor.reshape(*tensor.shape[:-1], keys, of_key, -1).swapaxes(-3, -2).reshape(tensor.shape)
     tensor = tensor + place.get("added", 0)
     if place.get("negative_exponential"):
         tensor = -tensor.exp()

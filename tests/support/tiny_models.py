@@ -28,7 +28,7 @@ NEEDS = {
     "Gemma2": {"head_dim": 16}, "Gemma3": {"head_dim": 16}, "Phi3": {"pad_token_id": None},
     "SmolLM3": {"pad_token_id": None}, "DeepseekV2": LATENT, "DeepseekV3": {**LATENT, "n_group": 4, "topk_group": 2},
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 
 
 def save(folder, family="Llama", dtype=torch.float32, seed=0, max_shard_size="5GB", **settings):

@@ -57,7 +57,7 @@ void DecoderArchitecture::read_sizes(const DecoderTraits& traits) {
   config_.require(result_.layers <= kMostLayers, "num_hidden_layers", "has at most 10000");
   count("context_length", "max_position_embeddings", traits.context);
   hidden_size_ = count("embedding_length", "hidden_size");
-  count("feed_forward_length", traits.width_key);
+  if (traits.width_key != nullptr) count("feed_forward_length", traits.width_key);
   read_heads(traits);
   result_.vocab_size = config_.count("vocab_size");
 }
@@ -236,6 +236,14 @@ void DecoderArchitecture::yarn_range_keys() {
   }
   if (!options.empty())
     result_.notes.push_back("llama.cpp does not read the range of yarn from the file; start it with" + options);
+}
+
+void DecoderArchitecture::rope_axes_key() {
+  const auto axes =
+      json_get_or<std::vector<std::int32_t>>(rope_.parameters, "mrope_section", rope_.entry, {11, 11, 10});
+  config_.require(axes.size() == 3 && rope_.parameters.value("mrope_interleaved", Json(true)) == Json(true),
+                  rope_.entry, "interleaves the frequencies of three axes");
+  set("rope.dimension_sections", std::vector<std::int32_t>{axes[0], axes[1], axes[2], 0});
 }
 
 void DecoderArchitecture::rotated_part_key() {

@@ -15,7 +15,7 @@ struct DecoderTraits {
   std::uint32_t kv_heads = 0;  ///< 0: as many as heads
   std::uint32_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
   std::uint32_t context = 2048;
-  const char* width_key = "intermediate_size";
+  const char* width_key = "intermediate_size";  ///< null: the model has experts only
   const char* epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   bool layer_norm = false;    ///< norms subtract the mean
@@ -77,6 +77,8 @@ class DecoderArchitecture {
   /// The keys of stretched positions: linear, yarn; llama3 becomes a tensor where llama.cpp takes one. Throws CheckpointError for other
   /// kinds.
   void rope_scaling_keys();
+  /// How many frequencies belong to time, height and width of images; text has the same position in all of them.
+  void rope_axes_key();
   /// How many features of a head are rotated.
   void rotated_part_key();
   /// Which layers have a sliding window, if llama.cpp would assume others. `otherwise(layer)` is what llama.cpp assumes and what

@@ -27,6 +27,8 @@ Architecture qwen2moe_architecture(ModelConfig& config);
 Architecture qwen3_architecture(ModelConfig& config);
 Architecture qwen3moe_architecture(ModelConfig& config);
 Architecture qwen3next_architecture(ModelConfig& config);
+Architecture qwen35_architecture(ModelConfig& config);
+Architecture qwen35moe_architecture(ModelConfig& config);
 Architecture gemma2_architecture(ModelConfig& config);
 Architecture gemma3_architecture(ModelConfig& config);
 Architecture phi3_architecture(ModelConfig& config);

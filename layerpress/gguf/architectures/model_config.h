@@ -92,6 +92,7 @@ struct RopeDefaults {
   double theta = 10000;
   double rotated_part = 1;
   bool by_layers = false;  ///< rope_parameters has an entry for each kind of layer
+  bool by_axes = false;    ///< rope_parameters divides frequencies among time, height and width of images
 };
 
 /// A number of config.json without its fraction. Throws CheckpointError unless that is 0 to 2^31 - 1.

@@ -1,4 +1,4 @@
-// Qwen 2 and 3, dense and with experts; Qwen 3 Next, most of whose layers have a gated delta rule in place of attention.
+// Qwen 2 and 3, dense and with experts; Qwen 3 Next and 3.5, most of whose layers have a gated delta rule in place of attention.
 #include <algorithm>
 #include <utility>
 
@@ -21,18 +21,22 @@ void head_norm_names(DecoderArchitecture& made) {
   made.layer("self_attn.k_norm", "attn_k_norm");
 }
 
-void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used, bool normalized) {
-  ModelConfig& config = made.config();
+void expert_layers(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used) {
   made.expert_keys("num_experts", experts, used);
   const std::uint32_t width = made.count("expert_feed_forward_length", "moe_intermediate_size");
+  made.layer("mlp.gate", "ffn_gate_inp");
+  made.expert_names("mlp", width);
+}
+
+void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used, bool normalized) {
+  ModelConfig& config = made.config();
+  expert_layers(made, experts, used);
   config.state("norm_topk_prob", normalized);
   config.require(config.count("decoder_sparse_step", 1) == 1, "decoder_sparse_step", "has experts in every layer");
   config.require(config.list("mlp_only_layers").empty(), "mlp_only_layers", "has experts in every layer");
   config.require(
       config.flag("norm_topk_prob", false) == normalized, "norm_topk_prob",
       normalized ? "makes the weights of the chosen experts add up to 1" : "takes the weights of experts as they are");
-  made.layer("mlp.gate", "ffn_gate_inp");
-  made.expert_names("mlp", width);
 }
 
 void shared_expert(DecoderArchitecture& made) {
@@ -66,26 +70,63 @@ void attention_interval(DecoderArchitecture& made) {
   made.set(key, static_cast<std::uint32_t>(interval));
 }
 
-/// The delta rule's keys and names.
-void delta_rule(DecoderArchitecture& made) {
+struct DeltaRule {
+  std::int64_t keys = 1, values = 1, size = 1;  ///< heads of keys and of values, and the features of each
+};
+
+DeltaRule delta_rule_keys(DecoderArchitecture& made) {
   ModelConfig& config = made.config();
   made.count("ssm.conv_kernel", "linear_conv_kernel_dim", 4);
   const std::uint32_t size = made.count("ssm.state_size", "linear_key_head_dim", 128);
-  made.count("ssm.group_count", "linear_num_key_heads", 16);
-  const std::uint32_t heads = made.count("ssm.time_step_rank", "linear_num_value_heads", 32);
+  const std::uint32_t keys = made.count("ssm.group_count", "linear_num_key_heads", 16);
+  const std::uint32_t values = made.count("ssm.time_step_rank", "linear_num_value_heads", 32);
   config.state("linear_value_head_dim", size);
   config.require(config.count("linear_value_head_dim", 128) == size, "linear_value_head_dim",
                  "has values as wide as keys in linear attention");
-  config.require(std::uint64_t{heads} * size < 1U << 31, "linear_num_value_heads", "has fewer than 2^31 values");
-  made.set("ssm.inner_size", heads * size);
-  const std::string module = "linear_attn.";
-  made.layer(module + "in_proj_qkvz", "ssm_in");
-  made.layer(module + "in_proj_ba", "ssm_ba");
-  made.layer(module + "conv1d", TensorPlace{.name = "ssm_conv1d", .squeezed = true});
-  made.layer(module + "A_log", TensorPlace{.name = "ssm_a", .negative_exponential = true});
-  made.layer(module + "dt_bias", "ssm_dt.bias");
-  made.layer(module + "norm", "ssm_norm");
-  made.layer(module + "out_proj", "ssm_out");
+  config.require((std::uint64_t{values} + 2 * std::uint64_t{keys}) * size < 1U << 31, "linear_num_value_heads",
+                 "has fewer than 2^31 values");
+  config.require(values % keys == 0, "linear_num_value_heads", "has equally many heads of values for each key");
+  made.set("ssm.inner_size", values * size);
+  return {keys, values, size};
+}
+
+/// The names that Qwen 3 Next and 3.5 have in common.
+void delta_rule_names(DecoderArchitecture& made, const TiledHeads& heads, const TiledHeads& heads_behind_keys) {
+  made.layer("linear_attn.conv1d", {.name = "ssm_conv1d", .tiled_rows = heads_behind_keys, .squeezed = true});
+  made.layer("linear_attn.A_log", {.name = "ssm_a", .tiled_rows = heads, .negative_exponential = true});
+  made.layer("linear_attn.dt_bias", {.name = "ssm_dt.bias", .tiled_rows = heads});
+  made.layer("linear_attn.norm", "ssm_norm");
+  made.layer("linear_attn.out_proj", {.name = "ssm_out", .tiled_columns = heads});
+}
+
+/// Everything about layers with attention or a delta rule but the delta rule itself and the MLPs.
+void hybrid_layers(DecoderArchitecture& made) {
+  made.rope_scaling_keys();
+  made.rotated_part_key();
+  attention_interval(made);
+  for (const auto& [module, tensor] : {std::pair{"input_layernorm", "attn_norm"},
+                                       {"post_attention_layernorm", "post_attention_norm"},
+                                       {"self_attn.q_norm", "attn_q_norm"},
+                                       {"self_attn.k_norm", "attn_k_norm"}})
+    made.layer(module, TensorPlace{.name = tensor, .added = 1});
+  made.names().set_added("model.norm", 1);
+  made.attention_names();
+}
+
+void qwen35_layers(DecoderArchitecture& made) {
+  hybrid_layers(made);
+  made.rope_axes_key();
+  const DeltaRule rule = delta_rule_keys(made);
+  TiledHeads heads, behind_keys;
+  if (rule.keys > 1 && rule.values > rule.keys) {
+    heads = {.keys = rule.keys, .of_key = rule.values / rule.keys};
+    behind_keys = {.keys = heads.keys, .of_key = heads.of_key, .first = 2 * rule.keys * rule.size};
+  }
+  delta_rule_names(made, heads, behind_keys);
+  made.layer("linear_attn.in_proj_qkv", {.name = "attn_qkv", .tiled_rows = behind_keys});
+  made.layer("linear_attn.in_proj_z", {.name = "attn_gate", .tiled_rows = heads});
+  made.layer("linear_attn.in_proj_a", {.name = "ssm_alpha", .tiled_rows = heads});
+  made.layer("linear_attn.in_proj_b", {.name = "ssm_beta", .tiled_rows = heads});
 }
 
 }  // namespace
@@ -126,18 +167,36 @@ Architecture qwen3moe_architecture(ModelConfig& config) {
 Architecture qwen3next_architecture(ModelConfig& config) {
   DecoderArchitecture made(
       config, {.name = "qwen3next", .kv_heads = 2, .head_dim = 256, .context = 32768, .rope = {10000, 0.25}});
-  made.rope_scaling_keys();
-  made.rotated_part_key();
-  attention_interval(made);
-  delta_rule(made);
-  for (const auto& [module, tensor] : {std::pair{"input_layernorm", "attn_norm"},
-                                       {"post_attention_layernorm", "post_attention_norm"},
-                                       {"self_attn.q_norm", "attn_q_norm"},
-                                       {"self_attn.k_norm", "attn_k_norm"}})
-    made.layer(module, TensorPlace{.name = tensor, .added = 1});
-  made.names().set_added("model.norm", 1);
-  made.attention_names();
+  hybrid_layers(made);
+  delta_rule_keys(made);
+  delta_rule_names(made, {}, {});
+  made.layer("linear_attn.in_proj_qkvz", "ssm_in");
+  made.layer("linear_attn.in_proj_ba", "ssm_ba");
   qwen_experts(made, 512, 10, /*normalized=*/true);
+  shared_expert(made);
+  return made.take();
+}
+
+Architecture qwen35_architecture(ModelConfig& config) {
+  DecoderArchitecture made(config, {.name = "qwen35",
+                                    .kv_heads = 4,
+                                    .head_dim = 256,
+                                    .context = 32768,
+                                    .rope = {10000, 0.25, /*by_layers=*/false, /*by_axes=*/true}});
+  qwen35_layers(made);
+  made.mlp_names();
+  return made.take();
+}
+
+Architecture qwen35moe_architecture(ModelConfig& config) {
+  DecoderArchitecture made(config, {.name = "qwen35moe",
+                                    .kv_heads = 2,
+                                    .head_dim = 256,
+                                    .context = 32768,
+                                    .width_key = nullptr,
+                                    .rope = {10000, 0.25, /*by_layers=*/false, /*by_axes=*/true}});
+  qwen35_layers(made);
+  expert_layers(made, 256, 8);
   shared_expert(made);
   return made.take();
 }

@@ -129,13 +129,22 @@ void state_rope(ModelConfig& config, std::uint32_t head_dim, const RopeDefaults&
           shortened(kind));
     config.state("rope_scaling", keyed_scaling(file, kind.get<std::string>()));
   }
-  if (!otherwise.by_layers) return;
+  if (!otherwise.by_layers && !otherwise.by_axes) return;
   const Json stated = config.number("rope_theta", 10000);
   Json full = config.object("rope_scaling");
   if (!full.contains("rope_type")) full["rope_type"] = "default";
   full["rope_theta"] = stated;
-  config.state("rope_parameters", {{"full_attention", std::move(full)},
-                                   {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", stated}}}});
+  if (otherwise.by_axes) {
+    Json sections = file.value("rope.dimension_sections");  // llama.cpp has a fourth axis, which has none
+    if (sections.is_array() && sections.size() == 4) sections.erase(3);
+    full["mrope_section"] = std::move(sections);
+    full["mrope_interleaved"] = true;
+    full["partial_rotary_factor"] = part > 0 ? part : otherwise.rotated_part;
+    config.state("rope_parameters", std::move(full));
+  } else {
+    config.state("rope_parameters", {{"full_attention", std::move(full)},
+                                     {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", stated}}}});
+  }
   config.forget("rope_theta");
   config.forget("rope_scaling");
 }

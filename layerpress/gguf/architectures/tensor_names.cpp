@@ -42,14 +42,6 @@ void replace_prefix(std::string& name, std::string_view prefix, std::string_view
   if (name.starts_with(prefix)) name.replace(0, prefix.size(), by);
 }
 
-/// The name that the tensor has in a checkpoint that holds a language model only.
-std::string text_name(std::string name) {
-  replace_prefix(name, "model.language_model.", "model.");
-  replace_prefix(name, "language_model.model.", "model.");
-  replace_prefix(name, "language_model.lm_head.", "lm_head.");
-  return name;
-}
-
 /// Why tensors beside the language model, and buffers that follow from config.json, are left out; "" for others.
 std::string general_reason(const std::string& name) {
   if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attention.bias") ||
@@ -83,6 +75,13 @@ std::string with_numbers(std::string name, const std::vector<std::int64_t>& numb
 }
 
 }  // namespace
+
+std::string text_name(std::string name) {
+  replace_prefix(name, "model.language_model.", "model.");
+  replace_prefix(name, "language_model.model.", "model.");
+  replace_prefix(name, "language_model.lm_head.", "lm_head.");
+  return name;
+}
 
 std::vector<TensorNames::Rule>& TensorNames::rules_for(const std::string& name) {
   const auto [found, is_new] = rules_.try_emplace(name);

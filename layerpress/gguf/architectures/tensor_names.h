@@ -18,6 +18,16 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
+/// Heads that change places: in a checkpoint the `of_key` heads of a key follow each other; in a GGUF the first heads of all keys
+/// come first, then the second ones.
+struct TiledHeads {
+  std::int64_t keys = 0;  ///< 0: the heads stay
+  std::int64_t of_key = 1;
+  std::int64_t first = 0;  ///< rows before the heads, which stay
+  std::int64_t count() const { return keys * of_key; }
+  bool operator==(const TiledHeads&) const = default;
+};
+
 /// A tensor of a GGUF that a checkpoint's tensor goes to, and what becomes of its values on the way, in the order of the members.
 /// For a stacked tensor [experts, rows, columns] this happens to every matrix.
 struct TensorPlace {
@@ -28,10 +38,15 @@ struct TensorPlace {
   bool stacked_parts = false;            ///< the parts of `rows` become the matrices of a stack [parts, count, columns]
   bool transposed_last = false;          ///< rows and columns (of each matrix) change places
   std::int64_t paired_heads = 0;         ///< rows are this many heads; the halves of each are interleaved, row by row
-  float added = 0;                       ///< to every value
-  bool negative_exponential = false;     ///< x becomes -exp(x)
-  bool squeezed = false;                 ///< dimensions of size 1 vanish
+  TiledHeads tiled_rows{};
+  TiledHeads tiled_columns{};
+  float added = 0;                    ///< to every value
+  bool negative_exponential = false;  ///< x becomes -exp(x)
+  bool squeezed = false;              ///< dimensions of size 1 vanish
 };
+
+/// The name that a tensor has in a checkpoint that holds a language model only: "model.layers.0..." of "model.language_model.layers.0...".
+std::string text_name(std::string name);
 
 /// Where a checkpoint's tensor goes: to one place or several, or nowhere for a reason.
 struct Placement {

@@ -113,7 +113,8 @@ void check_trials(const RunSetup& setup) {
   for (const compression::PlannedTransform& planned : setup.assignments.transforms)
     if (planned.site.candidates > 0)
       throw RecipeError(
-          "[recipe.check] {} requires --pipeline sequential, because --pipeline {} does not keep the layer's values "
+          "[recipe.check] {} requires --pipeline sequential or two_pass, because --pipeline {} does not keep the "
+          "layer's values "
           "that it tries scales on",
           planned.transform->type(), setup.pipeline->name);
 }

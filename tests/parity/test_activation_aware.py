@@ -175,3 +175,16 @@ def test_what_is_refused(modifiers, options, fragments, samples, tmp_path):
     data = [] if "datafree" in options else ["--dataset", samples]
     program.fails("oneshot", model, "--output", tmp_path / "out", *data, "--recipe", recipe(tmp_path, **modifiers), *options,
                   fragments=fragments, code=2 if "datafree" in options else 1)
+
+
+def test_mappings_without_effect_are_named(samples, tmp_path):
+    """Values of grouped heads cannot be scaled; the run says so, and the result is that of rounding."""
+    model = tiny_models.save(tmp_path / "model")
+    mapping = {"smooth_layer": "re:.*v_proj", "balance_layers": ["re:.*o_proj"]}
+    path = recipe(tmp_path, AWQModifier={"mappings": [mapping]}, QuantizationModifier=ALL)
+    outcome = program.run("oneshot", model, "--output", tmp_path / "out", "--recipe", path, "--dataset", samples)
+    assert "AWQModifier.mappings[0] has no effect" in outcome.errors
+    mapping["smooth_layer"], mapping["balance_layers"] = "re:.*input_layernorm", ["re:.*gate_proj"]
+    path = recipe(tmp_path, AWQModifier={"mappings": [mapping]}, QuantizationModifier=ALL)
+    program.fails("oneshot", model, "--output", tmp_path / "other", "--recipe", path, "--dataset", samples,
+                  fragments=["AWQModifier.mappings[0]", "do not read the smooth layer"])

@@ -202,12 +202,30 @@ class AwqModifier : public compression::Transform {
             "write mappings",
             where_);
     }
+    skipped_.clear();
     for (const ScaleMapping& mapping : mappings_) {
       require_modules(graph, mapping);
-      for (const graph::ScaleAbsorber& place : places)
-        if (mapping.smooth.matches(module_of(graph, place.source))) add(graph, place, &mapping, scheme_of, sites);
+      const std::size_t before = sites.size();
+      bool is_read = false, has_place = false;
+      for (const graph::ScaleAbsorber& place : places) {
+        if (!mapping.smooth.matches(module_of(graph, place.source))) continue;
+        has_place = true;
+        is_read = add(graph, place, &mapping, scheme_of, sites) || is_read;
+      }
+      if (has_place && !is_read)
+        throw RecipeError("[recipe.check] {}: its balance layers do not read the smooth layer; correct or remove it",
+                          mapping.where);
+      if (sites.size() == before) skipped_.push_back(mapping.where);
     }
     return sites;
+  }
+
+  std::string note() const override {
+    if (skipped_.empty()) return "";
+    return fmt::format(
+        "{} {} no effect, because the model does not allow a scale between its layers, as between values of grouped "
+        "heads and o_proj, or because its balance layers are not quantized",
+        join(skipped_), skipped_.size() == 1 ? "has" : "have");
   }
 
   std::vector<ListEntry> unmatched_entries() const override { return unmatched_in(mappings_); }
@@ -245,21 +263,24 @@ class AwqModifier : public compression::Transform {
   }
 
  private:
-  /// Adds a place if `mapping` (null: any) names quantized readers of it.
-  void add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const ScaleMapping* mapping,
+  /// Adds a place if `mapping` (null: any) names quantized readers of it. Whether it names any readers.
+  bool add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const ScaleMapping* mapping,
            const compression::SchemeOf& scheme_of, std::vector<TransformSite>& sites) const {
     TransformSite site{place, {}};
+    bool has_readers = false;
     for (const graph::ScaleReader& reader : place.readers) {
       const bool is_head = graph.nodes[reader.node].output == graph.output;
       if (mapping == nullptr ? is_head : !mapping->balance.matches(module_of(graph, reader.node))) continue;
+      has_readers = true;
       if (scheme_of(reader.node) == nullptr) continue;
       require_channels(graph, reader.node, *scheme_of(reader.node));
       site.balanced.push_back(reader.node);
     }
-    if (site.balanced.empty()) return;
+    if (site.balanced.empty()) return has_readers;
     site.statistics[input_of(graph, site)] = {std::make_shared<compression::MeanAbsolute>()};
     site.candidates = candidates_.size();
     sites.push_back(std::move(site));
+    return true;
   }
 
   /// With one scale for the whole weight, how a column compares with others of its group says nothing.
@@ -294,6 +315,7 @@ class AwqModifier : public compression::Transform {
   std::string where_;
   std::vector<Candidate> candidates_;
   std::vector<ScaleMapping> mappings_;
+  mutable std::vector<std::string> skipped_;  // mappings, known after sites()
 };
 
 }  // namespace
@@ -312,7 +334,8 @@ class AwqModifier : public compression::Transform {
 /// balance_layers} with names and re: patterns. offload_device has no effect: activations wait where the run keeps them.
 ///
 /// Without mappings, all places are used whose balance layers are quantized, but for the head. A mapping is skipped where
-/// the model has no place for a scale (values of grouped heads) or where nothing is quantized, as LLM Compressor does.
+/// the model has no place for a scale (values of grouped heads) or where nothing is quantized, as LLM Compressor does; a note says so.
+/// One whose balance layers do not read the smooth layer is refused.
 Kind awq_modifier() { return {"AWQModifier", make<AwqModifier>, kAwqArguments}; }
 
 }  // namespace layerpress::modifier

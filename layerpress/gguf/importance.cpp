@@ -110,6 +110,7 @@ std::optional<ImportanceEntry> ImportanceFile::find(const InputPlace& place) con
     throw CheckpointError(
         "[gguf.importance] {}: {} has {} matrices of {} columns, but the model's has {} of {}; it is another model's",
         path_, place.tensor, entry.sums.size(0), entry.sums.size(1), place.matrices, place.columns);
+  if (entry.sums[place.matrix].eq(0).all().item<bool>()) return std::nullopt;
   return ImportanceEntry{place.ordered(entry.sums[place.matrix], /*back=*/true),
                          entry.counts[place.matrix].item<float>()};
 }

@@ -43,17 +43,17 @@ class GgufTarget final : public Target {
       : architecture_(gguf::architecture_for(model.config())),
         metadata_(architecture_.metadata),
         parts_(description.parts) {
-    if (description.source)
+    gguf::TokenizerKeys keys;
+    if (description.source) {
       add_inherited(*description.source);
-    else
-      metadata_.emplace_back("general.name", description.name);
+    } else {
+      keys = gguf::tokenizer_keys(model.directory(), architecture_.vocab_size, description.name);
+      metadata_.emplace_back("general.name", keys.name);
+    }
     metadata_.emplace_back("general.quantization_version", std::uint32_t{2});
     if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
-    if (!description.source) {
-      gguf::TokenizerKeys keys = gguf::tokenizer_keys(model.directory(), architecture_.vocab_size, description.name);
-      std::move(keys.metadata.begin(), keys.metadata.end(), std::back_inserter(metadata_));
-      std::move(keys.notes.begin(), keys.notes.end(), std::back_inserter(architecture_.notes));
-    }
+    std::move(keys.metadata.begin(), keys.metadata.end(), std::back_inserter(metadata_));
+    std::move(keys.notes.begin(), keys.notes.end(), std::back_inserter(architecture_.notes));
     if (description.importance) add_importance(*description.importance);
     metadata_.emplace_back("layerpress.version", std::string(LAYERPRESS_VERSION));
     metadata_.emplace_back("layerpress.recipe", description.recipe);

@@ -401,6 +401,15 @@ LATENT = {"num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_n
           "first_k_dense_replace": 1}
 
 
+@pytest.mark.parametrize("folder, name", [("llama-from-phi3", "llama-from-phi 3"), ("Phi-3-mini", "Phi 3-mini"), ("phi-2", "phi-2")])
+def test_names_that_say_phi_3(folder, name, tmp_path):
+    """llama.cpp looks for tokens of Phi 3 in a model whose name says so, and does not load it without them."""
+    model = checkpoint(tmp_path / folder)
+    outcome = program.run("oneshot", model, "--output", tmp_path / "out.gguf", "--scheme", "F16")
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["general.name"].contents() == name
+    assert (f"general.name) is '{name}'" in outcome.errors) == (folder != name)
+
+
 def test_rotated_halves(tmp_path):
     """llama.cpp rotates neighbours in a latent's keys; a model that rotates halves would be computed wrongly."""
     model = checkpoint(tmp_path / "model", "DeepseekV3", rope_interleave=False, **LATENT)

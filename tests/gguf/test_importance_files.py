@@ -100,13 +100,17 @@ def test_experts_have_rows_of_their_own(data, tmp_path):
     assert same_weights(tmp_path / "out.gguf", tmp_path / "weighed.gguf")
 
 
-def test_missing_tensors_are_named(llama, importance, tmp_path):
+@pytest.mark.parametrize("kind", ["missing", "zeros"])
+def test_missing_tensors_are_named(kind, llama, importance, tmp_path):
+    """Zeros are no figures: with them, all codes of a weight would be as good, and it became zero."""
     writer = gguf.GGUFWriter(tmp_path / "part.gguf", "")
     writer.kv_data[0].clear()
     writer.add_string("general.type", "imatrix")
     for name, values in tensors(importance[0]).items():
         if "ffn_up" not in name:
             writer.add_tensor(name, values)
+        elif kind == "zeros":
+            writer.add_tensor(name, values * name.endswith(".counts"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -169,6 +169,27 @@ bool strips_behind_tokens(std::string name) {
   return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
 }
 
+namespace {
+
+/// A model's name with which llama.cpp loads the tokenizer: it looks for tokens of Phi 3 where the name says so, and ends if one is missing.
+std::string name_to_load(const std::string& name, const Metadata& tokenizer) {
+  if (!strips_behind_tokens(name)) return name;
+  const auto* tokens = find_value<std::vector<std::string>>(tokenizer, "tokenizer.ggml.tokens");
+  const auto has = [&](const char* token) {
+    return tokens != nullptr && std::find(tokens->begin(), tokens->end(), token) != tokens->end();
+  };
+  if (has("<unk>") && has("<s>") && has("</s>") && has("<|endoftext|>")) return name;
+  std::string other = name;
+  for (std::size_t at = 3; at < other.size(); ++at)
+    if (strips_behind_tokens(other.substr(at - 3, 4)))
+      other.insert(at, " ");
+    else if (other[at] == '-' && strips_behind_tokens(other.substr(at - 3, 5)))
+      other[at] = ' ';
+  return other;
+}
+
+}  // namespace
+
 TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int64_t vocab_size,
                              const std::string& name) {
   const TokenizerFiles files = read_tokenizer_files(model_folder);
@@ -185,7 +206,14 @@ TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int
         model_folder.string());
   }
   add_chat_template(files, model_folder, metadata);
-  if (std::string note = stripping_note(files.tokenizer, name); !note.empty()) keys.notes.push_back(std::move(note));
+  keys.name = name_to_load(name, metadata);
+  if (keys.name != name)
+    keys.notes.push_back(
+        fmt::format("the file's name for the model (general.name) is '{}', because llama.cpp expects tokens of Phi 3 "
+                    "in a model whose name says so",
+                    keys.name));
+  if (std::string note = stripping_note(files.tokenizer, keys.name); !note.empty())
+    keys.notes.push_back(std::move(note));
   return keys;
 }
 

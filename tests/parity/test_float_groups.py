@@ -74,6 +74,36 @@ def test_awkward_weights(tmp_path, capsys):
         assert set(compare(model, out, capsys).values()) == {1.0}
 
 
+def shrunken_ranges(groups, args):
+    """LLM Compressor's mse: of the range down to 0.8 times it, no further after five ranges that were better for no group."""
+    args = args.model_copy(update={"scale_dtype": None, "strategy": "token"})
+    least, most = groups.amin(-1), groups.amax(-1)
+    best, chosen, idle = torch.full_like(least, torch.finfo(least.dtype).max), [least.clone(), most.clone()], 0
+    for step in range(20):
+        low, high = least * (1 - step / 100), most * (1 - step / 100)
+        scale, zero_point = calculate_qparams(low, high, args)
+        rounded = fake_quantize(groups, scale.unsqueeze(-1), zero_point.unsqueeze(-1), args)
+        error = (rounded - groups).abs().pow(2.4).sum(-1)
+        better = error < best
+        best[better] = error[better]
+        chosen[0][better], chosen[1][better] = low[better], high[better]
+        idle = 0 if better.any() else idle + 1
+        if idle >= 5:
+            break
+    return chosen
+
+
+def test_shrunken_ranges(tmp_path, capsys):
+    """The global scale follows from the chosen ranges, too."""
+    model = tiny_models.save(tmp_path / "model", **preset_runs.SIZES)
+    out = program.oneshot(model, tmp_path / "out", "--algorithm", "rtn", "--observer", "mse", "--scheme", "NVFP4A16")
+    shares = compare(model, out, capsys, shrunken_ranges)
+    assert shares["weight_scale"] > 0.998 and shares["weight_packed"] > 0.998 and shares["weight_global_scale"] > 0.7
+    plain = program.oneshot(model, tmp_path / "plain", "--algorithm", "rtn", "--observer", "minmax", "--scheme", "NVFP4A16")
+    before, after = (tiny_models.tensors(folder) for folder in (plain, out))
+    assert any(after[name] > 1.001 * before[name] for name in after if name.endswith("weight_global_scale"))
+
+
 def test_expanded_ranges(tmp_path, capsys):
     """The peer chooses ranges for scales in the weight's dtype, and the global scale follows from them. Errors that are almost equal
     are summed otherwise, and a range out of its scale may have another last bit. Both names of the observer mean the same."""

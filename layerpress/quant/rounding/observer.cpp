@@ -134,7 +134,7 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   if (name == "minmax" || name == "memoryless_minmax" || name == "static_minmax") {
     settings.observer = Observer::kMinMax;
   } else if (name == "mse" || name == "memoryless_mse") {
-    settings.observer = Observer::kMse;
+    settings = {.observer = Observer::kMse, .global_from_chosen = true};
   } else if (name == "nvfp4_expanded_mse" || name == "fouroversix") {
     settings = {.observer = Observer::kMse,
                 .maxshrink = 1 - 0.8 / 1.8,

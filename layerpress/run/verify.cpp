@@ -161,6 +161,8 @@ verification::Changes apply_recipe(const setup::OpenedModel& result, setup::Open
     setup::apply_rewrites(modifiers, source);
     verification::Changes changes{.unknown =
                                       std::any_of(recipe->modifiers.begin(), recipe->modifiers.end(), is_random)};
+    changes.only_rounds = std::all_of(modifiers.begin(), modifiers.end(),
+                                      [](const auto& modifier) { return modifier->type() == "QuantizationModifier"; });
     for (const auto& modifier : modifiers) add_changes(*modifier, source.traced, changes);
     if (std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
           return dynamic_cast<const compression::Transform*>(modifier.get()) != nullptr;

@@ -24,6 +24,8 @@ constexpr double kLeastPower = 1e-2;
 
 /// The share of rows that may be others: where calibration data is short, GPTQ gives up single rows.
 constexpr double kMostForeign = 0.01;
+/// The share of groups whose size may be another where weights are only rounded.
+constexpr double kMostDoubled = 0.001;
 
 /// Limits of a weight's relative error, and of the cosine between a row and the original one. GPTQ may move single groups far, and
 /// seldom a row.
@@ -211,7 +213,8 @@ struct Places {
 /// Compares one weight, some rows at a time. Returns its relative error, if that is a number. `known`: norm_scales().
 std::optional<double> compare_weight(const ComparedWeight& weight, const at::Tensor& original,
                                      const at::Tensor& rounded, const Change& change, const at::Tensor& known,
-                                     Findings& findings, bool follows_original = false) {
+                                     Findings& findings, const Changes& all = {}) {
+  const bool follows_original = all.follow_original;
   const std::string module = parent_name(weight.name);
   const Limits own = limits_of(weight.bits);
   const Limits limits =
@@ -297,11 +300,16 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
                      fmt::format("differs from the source by {:.2f} of its size, moved towards the original model's "
                                  "outputs; more samples would move it less",
                                  relative));
-  else if (!change.moves && !is_fitted && suspicious.count > 0)
-    findings.warning(
-        "source", module,
+  else if (!change.moves && !is_fitted && suspicious.count > 0) {
+    const std::int64_t groups = weight.rows * (weight.columns / weight.group_size);
+    const std::string what =
         fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}", suspicious.count,
-                    weight.rows * (weight.columns / weight.group_size), suspicious.first_row));
+                    groups, suspicious.first_row);
+    if (all.only_rounds && static_cast<double>(suspicious.count) > kMostDoubled * static_cast<double>(groups))
+      findings.fault("source", module, what + ", which rounding does not do");
+    else
+      findings.warning("source", module, what);
+  }
   return relative;
 }
 
@@ -425,8 +433,8 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
         compare_changed(name, expected, found, change, known, source.checkpoint->is_computed(name),
                         result.file_metadata.has_value(), findings);
       } else if (quantized->second.shape.size() == 2) {
-        const auto error = compare_weight(described(quantized->second), expected, found, change, known, findings,
-                                          changes.follow_original);
+        const auto error =
+            compare_weight(described(quantized->second), expected, found, change, known, findings, changes);
         if (error) comparison.errors.push_back({parent_name(name), *error});
       }
     } catch (const CheckpointError& error) {

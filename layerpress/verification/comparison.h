@@ -31,6 +31,7 @@ struct Change {
 struct Changes {
   std::map<std::string, Change> tensors{};  ///< by name; others are the source's, or rounded
   bool follow_original = false;             ///< quantized weights were moved towards the original model's outputs
+  bool only_rounds = false;                 ///< quantized weights have the nearest codes
   bool unknown = false;                     ///< values cannot be compared
 };
 

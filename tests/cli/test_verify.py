@@ -45,6 +45,7 @@ CHANGES = {
 }
 for name, modifiers in CHANGES.items():
     SCHEMES[name] = ["--recipe", json.dumps({"a_stage": {"a_modifiers": modifiers}})]
+SCHEMES["rounded"] = [*SCHEMES["int4"], "--algorithm", "rtn"]
 SCHEMES["pruned best"] = [*SCHEMES["pruned"], "--quality", "best"]
 
 
@@ -181,6 +182,13 @@ def tied_by_config(folder):
 
 
 # name: (kind of model, scheme, fault, whether the source is needed, the check that finds it)
+def larger_scales(scale):
+    """In every eighth row."""
+    scale = scale.clone()
+    scale[::8, 1] *= 2.3
+    return scale
+
+
 PLANTED = {
     "scale is NaN": ("dense", "int4", change(Q + "weight_scale", put(float("nan"))), False, "scale"),
     "scale is infinite": ("dense", "int4", change(Q + "weight_scale", put(float("inf"))), False, "scale"),
@@ -221,6 +229,7 @@ PLANTED = {
     "all scales are doubled": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
     "doubled scales and two other rows": ("dense", "int8", both(
         change(Q + "weight_scale", lambda scale: scale * 2), change(Q + "weight", lambda codes: permute_rows(codes))), True, "source"),
+    "some scales of rounded weights": ("dense", "rounded", change(DOWN + "weight_scale", larger_scales), True, "source"),
     "all scales are halved": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale / 2), True, "source"),
     "all scales are larger": ("dense", "int4", change(Q + "weight_scale", lambda scale: scale * 1.5), True, "source"),
     "scales of 8 bits are larger": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 1.05), True, "source"),
@@ -274,6 +283,15 @@ def test_finds(name, made, sources, tmp_path):
     found = verified(folder, *arguments)
     kinds = {finding["check"] for finding in found["faults"] + found["warnings"]}
     assert kinds if check is None else check in kinds, found
+
+
+def test_larger_scales_where_nothing_but_rounding_is_allowed(made, sources, tmp_path):
+    """GPTQ may move single groups far, so the same is a warning there."""
+    for scheme, code in (("rounded", 1), ("int4", 0)):
+        folder = shutil.copytree(made("dense", scheme), tmp_path / scheme)
+        change(DOWN + "weight_scale", larger_scales)(folder)
+        found = verified(folder, "--source", sources["dense"], code=code)
+        assert "twice the size" in str(found["faults" if code else "warnings"])
 
 
 def test_blocks_of_a_gguf(tmp_path):

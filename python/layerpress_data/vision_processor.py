@@ -75,6 +75,9 @@ class VisionProcessor:
             if processor.image_token not in text:
                 text = self._placeholder(processor) * len(sources) + text
         images = [open_image(content.place, source, folder) for source in sources]
+        if not images and processor.image_token in text:  # which some processors take
+            raise DataError(f"{content.place}: the text names {text.count(processor.image_token)} images, and the row has none: add them, as "
+                            "a column 'images' or as 'path' of the message's parts")
         try:
             given = processor(
                 images=images,

@@ -194,9 +194,9 @@ def _quoted(text: str) -> str:
 def _errors(summary: dict[str, Any]) -> list[str]:
     parts = []
     if figures.errors(summary, "output_error"):
-        parts += [head("Error of outputs", "Mean squared error of an output per token, on the calibration data. Of the experts of a layer, the "
-                                           "largest error counts. Outputs of different linears differ in size."),
-                  chart(charts.errors(summary, "output_error", "mean squared error"))]
+        parts += [head("Error of outputs", "GPTQ's loss for an output and a token: the mean squared error on the calibration data, and a share "
+                                           "for the dampening. Of the experts of a layer, the largest counts. Outputs of different linears differ in size."),
+                  chart(charts.errors(summary, "output_error", "loss"))]
     if figures.errors(summary, "weight_error"):
         parts += [head("Error of weights", "Norm of the difference, relative to the weight's norm. Of the experts of a layer, the largest error "
                                            "counts."),

@@ -27,5 +27,12 @@ TEST(OutputPowerTest, SomeRowsStandForMany) {
   EXPECT_NEAR(mean_output_power(weight, upper_gram(inputs), 64), expected, 1e-4 * expected);
 }
 
+TEST(OutputPowerTest, LargeRowsThatAreLeftOutCount) {
+  const at::Tensor inputs = at::randn({64, 32}), weight = at::randn({1024, 32});
+  weight.narrow(0, 1, 1).mul_(100);  // every fourth row is taken, from the first on
+  const double expected = at::mm(inputs, weight.t()).square().mean().item<double>();
+  EXPECT_NEAR(mean_output_power(weight, upper_gram(inputs), 64), expected, 0.5 * expected);
+}
+
 }  // namespace
 }  // namespace layerpress::modifier

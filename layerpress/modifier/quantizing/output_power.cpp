@@ -12,10 +12,27 @@ namespace {
 
 constexpr std::int64_t kRowsOfPower = 256, kColumnsOfPower = 256;
 
+/// The sum over rows of the power that their outputs would have if the inputs' channels were independent.
+double independent_power(const at::Tensor& weight, const at::Tensor& gram) {
+  at::Tensor sum = at::zeros({}, gram.options().dtype(at::kDouble));
+  for (std::int64_t first = 0; first < weight.size(0); first += kRowsOfPower) {
+    const std::int64_t count = std::min(kRowsOfPower, weight.size(0) - first);
+    sum += weight.narrow(0, first, count).to(at::kFloat).square().mv(gram.diagonal()).sum(at::kDouble);
+  }
+  return sum.item<double>();
+}
+
 }  // namespace
 
 double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::int64_t tokens) {
   const std::int64_t step = (weight.size(0) + kRowsOfPower - 1) / kRowsOfPower;
+  // Rows that are left out have as much more power than those that are taken as they would have with independent channels.
+  double share = 1;
+  if (step > 1) {
+    const double all = independent_power(weight, gram);
+    share = independent_power(weight.slice(0, 0, weight.size(0), step), gram) / all;
+    if (!(share > 0)) share = 1;  // of zeros, or of what is not finite
+  }
   const at::Tensor rows = weight.slice(0, 0, weight.size(0), step).to(at::kFloat), transposed = rows.t().contiguous();
   at::Tensor sum = at::zeros({}, rows.options().dtype(at::kDouble));
   for (std::int64_t first = 0; first < gram.size(0); first += kColumnsOfPower) {
@@ -30,7 +47,9 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
     products.mul_(2).addcmul_(columns, square.diagonal()).mul_(columns);
     sum += products.sum(at::kDouble);
   }
-  return sum.item<double>() / static_cast<double>(rows.size(0) * tokens);
+  const double rows_taken =
+      share == 1 ? static_cast<double>(rows.size(0)) : share * static_cast<double>(weight.size(0));
+  return sum.item<double>() / (rows_taken * static_cast<double>(tokens));
 }
 
 std::uint64_t output_power_workspace(std::int64_t columns) {

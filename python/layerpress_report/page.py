@@ -195,7 +195,8 @@ def _errors(summary: dict[str, Any]) -> list[str]:
     parts = []
     if figures.errors(summary, "output_error"):
         parts += [head("Error of outputs", "GPTQ's loss for an output and a token: the mean squared error on the calibration data, and a share "
-                                           "for the dampening. Of the experts of a layer, the largest counts. Outputs of different linears differ in size."),
+                                           "for the dampening. Of the experts of a layer, the largest counts. Outputs of different linears differ in "
+                                           "size."),
                   chart(charts.errors(summary, "output_error", "loss"))]
     if figures.errors(summary, "weight_error"):
         parts += [head("Error of weights", "Norm of the difference, relative to the weight's norm. Of the experts of a layer, the largest error "

@@ -96,7 +96,7 @@ def configs(seeds, work):
     for number, (family, settings) in enumerate(gguf_models.MODELS.values()):
         folder = tiny_models.save(work / f"model{number}", family, **settings)
         seeds.add("model_config", compact(json.loads((folder / "config.json").read_text())))
-        if number < 8 or family in ("Gemma3", "DeepseekV3", "GptOss"):
+        if number < 8 or family in ("Gemma3", "DeepseekV3", "GptOss", "Qwen3_5", "Qwen3_5Moe"):
             gguf = gguf_models.write(tiny_models.save(work / f"small{number}", family, **small(family, settings)), work / "a.gguf")
             seeds.add("gguf_model", gguf.read_bytes())
     folder = tiny_mllama.save(work / "mllama")

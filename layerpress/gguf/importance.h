@@ -58,7 +58,8 @@ class ImportanceFile {
 
   const ImportanceOrigin& origin() const { return origin_; }
   std::size_t entries() const { return entries_.size(); }
-  /// The figures of a place, if the file has any that are not zero: weights whose errors all weigh nothing would become zero. Throws CheckpointError if they have another shape.
+  /// The figures of a place, if the file has any that are not zero: weights whose errors all weigh nothing would become zero. Throws
+  /// CheckpointError if they have another shape.
   std::optional<ImportanceEntry> find(const InputPlace& place) const;
 
  private:

@@ -45,7 +45,7 @@ struct TensorPlace {
   bool squeezed = false;              ///< dimensions of size 1 vanish
 };
 
-/// The name that a tensor has in a checkpoint that holds a language model only: "model.layers.0..." of "model.language_model.layers.0...".
+/// The name that a tensor has in a checkpoint that holds a language model only: "model.layers..." of "model.language_model.layers...".
 std::string text_name(std::string name);
 
 /// Where a checkpoint's tensor goes: to one place or several, or nowhere for a reason.

@@ -171,7 +171,7 @@ bool strips_behind_tokens(std::string name) {
 
 namespace {
 
-/// A model's name with which llama.cpp loads the tokenizer: it looks for tokens of Phi 3 where the name says so, and ends if one is missing.
+/// A name of the model with which llama.cpp loads the tokenizer: where it says Phi 3, llama.cpp ends if one of its tokens is missing.
 std::string name_to_load(const std::string& name, const Metadata& tokenizer) {
   if (!strips_behind_tokens(name)) return name;
   const auto* tokens = find_value<std::vector<std::string>>(tokenizer, "tokenizer.ggml.tokens");

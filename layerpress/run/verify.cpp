@@ -14,7 +14,9 @@
 #include "layerpress/gguf/tokenizers/tokenizer.h"
 #include "layerpress/graph/facts/scale_absorbers.h"
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/modifier/pruning/reap.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment/assignment.h"
 #include "layerpress/setup/assignment/edited_linears.h"
@@ -129,6 +131,20 @@ void add_edits(const compression::EditingModifier& modifier, const model::Traced
       }
 }
 
+/// Weights that a file has as floats, because no blocks fit, are moved as the others are.
+void add_moved_floats(const compression::Quantizer& quantizer, const model::TracedModel& traced,
+                      verification::Changes& changes) {
+  for (const graph::Node& node : traced.graph.nodes) {
+    const auto matrix = graph::weight_matrix(node.operation);
+    if (!matrix || !graph::is_linear(node.operation)) continue;
+    const std::string& module = traced.graph.module_name(node);
+    const quant::QuantizationScheme* scheme =
+        quantizer.scheme_for({module, {"Linear"}, model::other_names(traced, module)});
+    const gguf::BlockType* type = scheme == nullptr ? nullptr : quant::block_type(*scheme);
+    if (type != nullptr && type->block_values() == 1) changes.tensors[matrix->weight].moves = true;
+  }
+}
+
 /// Adds what a modifier changes in the weights beside what its rewrite has already changed in the source.
 void add_changes(const compression::Modifier& modifier, const model::TracedModel& traced,
                  verification::Changes& changes) {
@@ -136,8 +152,11 @@ void add_changes(const compression::Modifier& modifier, const model::TracedModel
     changes.unknown |= !pruning->is_decided();
   else if (const auto* editing = dynamic_cast<const compression::EditingModifier*>(&modifier))
     add_edits(*editing, traced, changes);
-  else if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(&modifier))
-    changes.follow_original |= quantizer->wants_original();
+  else if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(&modifier);
+           quantizer != nullptr && quantizer->wants_original()) {
+    changes.follow_original = true;
+    add_moved_floats(*quantizer, traced, changes);
+  }
 }
 
 /// The recipe that a checkpoint was made by; nothing: it does not say.

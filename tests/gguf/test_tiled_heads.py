@@ -92,6 +92,12 @@ def test_a_model_with_images_is_verified(tmp_path):
     file = program.oneshot(folder, tmp_path / "out.gguf", "--scheme", "Q8_0", "--algorithm", "rtn")
     found = program.run("verify", file, "--source", folder, "--json").json()
     assert not found["faults"] and not found["warnings"] and found["compared"] > 40
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([20, 30], vocabulary=190))
+    compared = program.run("eval", file, "--reference", folder, "--dataset", samples).json()
+    assert 0 < compared["kl_divergence"] < 0.1  # the model with images counts positions on three axes
+    moved = program.oneshot(folder, tmp_path / "moved.gguf", "--scheme", "Q4_K_M", "--quality", "best", "--dataset", samples)
+    assert stored(moved, "blk.0.ssm_out.weight")[0] == "F16"  # heads of 16 columns fit no blocks; it is moved all the same
+    assert not program.run("verify", moved, "--source", folder, "--json").json()["faults"]
     planted = tmp_path / "planted.gguf"
     data = bytearray(file.read_bytes())
     tensor = next(tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name == "blk.0.attn_qkv.weight")

@@ -286,7 +286,8 @@ void load_reference_samples(const EvaluateOptions& options, std::int64_t batch_t
                             Evaluated& reference, const RunControl& control) {
   if (!has_embeddings(model.batches)) {
     setup::require_lengths(reference.model.traced, model.samples, options.dataset);
-    reference.batches = model.batches;
+    // Its graph may count positions otherwise, such as on three axes instead of one.
+    reference.batches = setup::make_batches(model.samples, batch_tokens, reference.model.traced.graph);
     return;
   }
   load_samples(options, batch_tokens, reference, control);

@@ -312,6 +312,14 @@ def test_resumed_run_keeps_the_choice(tmp_path):
     assert differing(out, expected) == []
 
 
+@pytest.mark.parametrize("options, fragment", [
+    (["--pipeline", "basic", "--quality", "best"], "requires --pipeline sequential"), (["--observer", "gptq", "--algorithm", "rtn"], "gptq")])
+def test_what_the_run_refuses_is_refused_before_measuring(options, fragment, model, samples, results):
+    outcome = program.fails("oneshot", model, "--output", results / "out", *CHOICE, "--dataset", samples, "--target-bits", "5", *options,
+                            fragments=[fragment], code=None)
+    assert "[mixed_precision]" not in outcome.errors and "plan:" not in outcome.errors
+
+
 def test_existing_output_is_refused_before_measuring(model, samples, results):
     (results / "out").mkdir()
     (results / "out" / "file").write_text("x")

@@ -23,6 +23,8 @@
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/run/compression/run_together.h"
+#include "layerpress/run/compression/settled_setup.h"
+#include "layerpress/run/decisions/decisions.h"
 #include "layerpress/run/decisions/precision_decision.h"
 #include "layerpress/run/decisions/scheme_comparison.h"
 #include "layerpress/run/results/hub_transfers.h"
@@ -178,6 +180,18 @@ void check_output(const OneshotOptions& options, const setup::RunSetup& setup, d
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
 }
 
+/// Refuses first what would refuse the run that follows, with any choice.
+void check_following(const OneshotOptions& options, MeasuredUnits units, std::uint64_t others,
+                     const Vocabulary& vocabulary, const Rank& rank) {
+  units.predicted.assign(units.units.size(), std::vector<double>(options.schemes.size(), 0));
+  units.left.assign(units.units.size(), 1);
+  const Json any = precision_decision(options, units, others, vocabulary.group);
+  const OneshotOptions following = with_recipe(options, any["recipe"].get<std::string>());
+  RunControl quiet = rank.control;
+  quiet.events = nullptr;
+  settle(setup::set_up(following, rank.group, quiet, assume_decisions), following, rank.group, quiet);
+}
+
 /// The places of the candidates that would take the next fewer and the next more bits than the choice, if all units had them. Units left alone lose
 /// nothing, which needs no measurement.
 std::vector<std::size_t> neighbours(const Json& decision) {
@@ -222,6 +236,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   const Vocabulary vocabulary = vocabulary_of(options, comparison.setup());
   const std::uint64_t others = other_bytes(comparison.setup(), vocabulary);
   require_useful_limit(options, units, others);
+  if (writes) check_following(options, units, others, vocabulary, rank);
   measure_units(rank, options.schemes, comparison, units);
   Json decision = precision_decision(options, units, others, vocabulary.group);
   add_measured(rank, options.schemes, comparison, units, decision);

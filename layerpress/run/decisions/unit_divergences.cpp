@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/execution/stage_runner.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/run/evaluation/model_head.h"
@@ -19,7 +20,8 @@ namespace {
 
 constexpr std::int64_t kSampleTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
 constexpr std::int64_t kOneBatch = std::int64_t{1} << 40;       // whatever it holds
-constexpr std::uint64_t kLeastStore = 64 << 20;
+constexpr std::uint64_t kLeastStore = 16 << 20;
+constexpr std::int64_t kLogits = 4 << 20;  // of a model at once; four tensors of this size are in memory
 
 /// The linears of a graph by module.
 std::map<std::string, graph::WeightMatrix> matrices_of(const graph::Graph& graph) {
@@ -67,22 +69,31 @@ class RoundedWeights {
   std::map<std::string, std::vector<std::string>> fused_;
 };
 
+/// The modules that a model rounds among those of these nodes, each with its rounding.
+std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const graph::Graph& graph,
+                                                                              const std::vector<graph::NodeId>& nodes,
+                                                                              const std::vector<Disturbance>& model) {
+  std::set<std::string> here;  // by module: a tied head's weight is the embedding's, too
+  for (const graph::NodeId n : nodes)
+    if (graph::is_linear(graph.nodes[n].operation)) here.insert(graph.module_name(graph.nodes[n]));
+  std::vector<std::pair<std::string, const compression::Quantizer*>> modules;
+  for (const Disturbance& disturbance : model)
+    for (const std::string& module : disturbance.modules)
+      if (here.count(module) != 0) modules.emplace_back(module, disturbance.rounding);
+  return modules;
+}
+
 /// Replaces the weights that a model rounds and these nodes read; returns what they were.
 std::map<std::string, residency::Onload::Saved> disturb(const execution::RunContext& run,
                                                         const std::vector<graph::NodeId>& nodes,
                                                         const std::vector<Disturbance>& model,
                                                         const RoundedWeights& rounded, residency::Onload& parameters) {
-  std::set<std::string> here;  // by module: a tied head's weight is the embedding's, too
-  for (const graph::NodeId n : nodes)
-    if (graph::is_linear(run.graph.nodes[n].operation)) here.insert(run.graph.module_name(run.graph.nodes[n]));
   std::map<std::string, residency::Onload::Saved> saved;
-  for (const Disturbance& disturbance : model)
-    for (const std::string& module : disturbance.modules) {
-      if (here.count(module) == 0) continue;
-      const std::string& weight = rounded.weight_of(module);
-      saved.emplace(weight, parameters.saved(weight));
-      parameters.replace(weight, rounded.rounded(module, *disturbance.rounding, run.placement, run.times));
-    }
+  for (const auto& [module, rounding] : modules_of(run.graph, nodes, model)) {
+    const std::string& weight = rounded.weight_of(module);
+    saved.emplace(weight, parameters.saved(weight));
+    parameters.replace(weight, rounded.rounded(module, *rounding, run.placement, run.times));
+  }
   return saved;
 }
 
@@ -151,6 +162,7 @@ void BranchedRun::go_through(std::vector<graph::Subgraph> subgraphs, const Distu
     run_branches(stage, parameters, disturbances, rounded);
     for (const graph::ValueId value : live[s].freed)
       if (value != wanted_) store_.drop(value);
+    return_freed_memory();  // which many values of other sizes leave in pieces
   }
 }
 
@@ -167,11 +179,13 @@ class Predictions {
   void add(const Disturbances& disturbances, const RoundedWeights& rounded, double* sums) const {
     std::vector<std::size_t> with_original_head;
     for (std::size_t m = 0; m < disturbances.models.size(); ++m) {
-      residency::Onload head(run_.weights, graph::weight_names(run_.graph, head_.nodes()), run_.placement);
-      if (disturb(run_, head_.nodes(), disturbances.models[m], rounded, head).empty())
+      if (modules_of(run_.graph, head_.nodes(), disturbances.models[m]).empty()) {
         with_original_head.push_back(m);
-      else
-        add({m}, head, sums);
+        continue;
+      }
+      residency::Onload head(run_.weights, graph::weight_names(run_.graph, head_.nodes()), run_.placement);
+      disturb(run_, head_.nodes(), disturbances.models[m], rounded, head);
+      add({m}, head, sums);
     }
     add(with_original_head, original_, sums);
   }
@@ -179,11 +193,12 @@ class Predictions {
  private:
   /// In chunks, so that logits stay small. `parameters`: of the heads of these models.
   void add(const std::vector<std::size_t>& disturbed, const residency::Onload& parameters, double* sums) const {
-    constexpr std::int64_t kChunk = 256;
+    const std::int64_t vocabulary = run_.graph.values[run_.graph.output].features;
+    const std::int64_t chunk = std::max<std::int64_t>(1, std::min(kSampleTokens, kLogits / vocabulary));
     const execution::Batch& batch = run_.batches.front();
     for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
       for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
-        last = std::min(batch.offsets[sample + 1], first + kChunk);
+        last = std::min(batch.offsets[sample + 1], first + chunk);
         const auto logs_of = [&](std::size_t model, const residency::Onload& own) {
           const at::Tensor logits = head_.logits(run_, own, batch.token_ids.slice(0, first, last),
                                                  models_.hidden(model).slice(0, first, last));
@@ -192,7 +207,7 @@ class Predictions {
         const at::Tensor wanted = logs_of(0, original_), weights = wanted.exp();
         for (const std::size_t m : disturbed) {
           run_.control.check_stop();
-          sums[m] += (weights * (wanted - logs_of(m + 1, parameters))).sum(at::kDouble).item<double>();
+          sums[m] += logs_of(m + 1, parameters).neg_().add_(wanted).mul_(weights).sum(at::kDouble).item<double>();
         }
       }
   }

@@ -139,6 +139,7 @@ class Rows:
         if keep is not None:
             mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
             ids = [value for value, kept in zip(ids, keep) if kept]
+        _check_positions(_list(item.get("position_ids")), len(ids), number)
         return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
 
 
@@ -251,7 +252,7 @@ def _apart(items: Iterable[Any]) -> Iterator[Any]:
         if ids is None or is_processed(item) or _depth(_list(ids)) < 2:
             yield item
             continue
-        columns = {name: _list(item[name]) for name in ("input_ids", "attention_mask", "loss_mask") if item.get(name) is not None}
+        columns = {name: _list(item[name]) for name in ("input_ids", "attention_mask", "loss_mask", "position_ids") if item.get(name) is not None}
         for index in range(len(columns["input_ids"])):
             yield {name: values[index] for name, values in columns.items()}
 
@@ -262,6 +263,16 @@ def _list(value: Any) -> Any:
 
 def _depth(value: Any) -> int:
     return 1 + _depth(_list(value[0])) if isinstance(value, list) and value else 0 if not isinstance(value, list) else 1
+
+
+def _check_positions(positions: Any, count: int, number: int) -> None:
+    """Positions count from 0, as everywhere here; others would be calibrated on something else."""
+    if isinstance(positions, list) and _depth(positions) == 2 and len(positions) == 1:
+        positions = _list(positions[0])
+    counted = list(range(count))
+    if positions is not None and counted not in (positions[:count], positions[len(positions) - count:]):
+        raise DataError(f"[python.dataset] row {number}: position_ids does not count the tokens from 0, and is not read otherwise; make a "
+                        "row of each text, or leave it out")
 
 
 def _ids(values: list, number: int) -> list[int]:

@@ -14,6 +14,7 @@ TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
 CONVERSATIONS_COLUMN = "conversations"  # of ShareGPT: turns with `from` and `value`
 TOOLS_COLUMN = "tools"
+POSITIONS_COLUMN = "position_ids"
 DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
 _UNREAD_PARTS = ("audio", "file", "audio_url", "input_audio", "video", "video_url", "input_image", "input_video")  # of messages
@@ -78,6 +79,7 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
     value = row[name]
     if name == TOKEN_IDS_COLUMN:
         tokens, mask = without_padding(place, row, _token_ids(place, value))
+        _check_positions(place, row.get(POSITIONS_COLUMN), len(tokens))
         return Content(place, Kind.TOKEN_IDS, tokens, loss_mask=mask)
     if name == text_column and isinstance(value, str):
         return Content(place, Kind.TEXT, _encodable(place, name, value))
@@ -113,6 +115,15 @@ def _token_ids(place: str, value: Any) -> list[int]:
                 "token ids are integers from 0 to 2147483647"
             )
     return list(value)
+
+
+def _check_positions(place: str, positions: Any, tokens: int) -> None:
+    """Positions count from 0, as everywhere here; others would be calibrated on something else."""
+    counted = list(range(tokens))
+    if positions is not None and (not isinstance(positions, (list, tuple))
+                                  or counted not in (list(positions)[:tokens], list(positions)[len(positions) - tokens:])):
+        raise DataError(f"{place}: '{POSITIONS_COLUMN}' does not count the tokens from 0, and is not read otherwise: make a row of each text, "
+                        "or leave the column out")
 
 
 def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 from .errors import DataError, MissingPackageError, one_line
 
@@ -39,14 +39,16 @@ def row_images(place: str, row: Mapping[str, Any]) -> list:
     return images
 
 
-def message_images(messages: list[dict]) -> list:
-    """The images in the messages themselves, in order."""
-    found = []
+def message_images(messages: list[dict], images: Sequence) -> list:
+    """The images of messages, in order: those in their parts, and those of the row for parts without one."""
+    rest, found = list(images), []
     for part in image_parts(messages):
-        value = next((part[key] for key in ("image", "path", "url") if part.get(key) is not None), None)
-        if value is not None:
-            found.append(value)
-    return found
+        own = next((part[key] for key in ("image", "path", "url") if part.get(key) is not None), None)
+        if own is not None:
+            found.append(own)
+        elif rest:
+            found.append(rest.pop(0))
+    return found + rest
 
 
 def image_parts(messages: list[dict]) -> list[dict]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
-from .content import TOOLS_COLUMN
+from .content import POSITIONS_COLUMN, TOOLS_COLUMN
 from .errors import DataError
 from .images import IMAGE_COLUMNS, unread_columns
 from .loss_mask import ATTENTION_MASK_COLUMN, LOSS_MASK_COLUMN
@@ -53,7 +53,8 @@ class Request:
     @cached_property
     def extra_columns(self) -> tuple[str, ...]:
         """Columns that are looked at beside those with the text."""
-        return (*self.image_columns, *self.unread_columns, TOOLS_COLUMN, ATTENTION_MASK_COLUMN, *((LOSS_MASK_COLUMN,) if self.use_loss_mask else ()))
+        return (*self.image_columns, *self.unread_columns, TOOLS_COLUMN, POSITIONS_COLUMN, ATTENTION_MASK_COLUMN,
+                *((LOSS_MASK_COLUMN,) if self.use_loss_mask else ()))
 
     @cached_property
     def image_columns(self) -> tuple[str, ...]:

@@ -68,16 +68,17 @@ class VisionProcessor:
         processor = self._load()
         sources = list(content.images)
         if content.kind is Kind.CONVERSATION:
-            sources = sources or message_images(content.value)
+            sources = message_images(content.value, sources)
             text = self._render(processor, content, len(sources))
         else:
             text = content.value
             if processor.image_token not in text:
                 text = self._placeholder(processor) * len(sources) + text
         images = [open_image(content.place, source, folder) for source in sources]
-        if not images and processor.image_token in text:  # which some processors take
-            raise DataError(f"{content.place}: the text names {text.count(processor.image_token)} images, and the row has none: add them, as "
-                            "a column 'images' or as 'path' of the message's parts")
+        named = text.count(processor.image_token)
+        if named not in (0, len(images)):  # which some processors take
+            raise DataError(f"{content.place}: the text names {named} images, and the row has {len(images)}: pass as many, in a column "
+                            "'images' or as 'path' of the messages' parts")
         try:
             given = processor(
                 images=images,
@@ -86,7 +87,6 @@ class VisionProcessor:
                 return_tensors="np" if self._in_graph else "pt",
             )
         except Exception as fault:  # processors raise their own kinds, some of them without a text
-            named = text.count(processor.image_token)
             reason = one_line(fault) or type(fault).__name__
             if named != len(images):
                 reason = f"the text names {named} images, and the row has {len(images)}"

@@ -58,6 +58,7 @@ FORMS = {
     "texts": lambda samples: [words(sample) for sample in samples],
     "messages": lambda samples: [{"messages": [{"role": "user", "content": words(sample)}]} for sample in samples],
     "padded": padded,
+    "with positions": lambda samples: [{**row, "position_ids": list(range(len(row["input_ids"])))} for row in padded(samples)],
     "results of a chat template": lambda samples: [{"input_ids": row} for row in padded(samples)],
     "loader": batches,
     "batches of one": lambda samples: [[sample] for sample in samples],

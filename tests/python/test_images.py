@@ -198,7 +198,8 @@ def test_texts_and_images_that_do_not_match(fails, vision, data):
     for row in [
         {"text": "<|image|>w1 <|image|>", "image": "square.png"}, {"text": "<|image|>w1", "images": []},
         {"text": "<|image|>w1", "images": ["square.png", "wide.jpg"]}, {"input_ids": [1, 2], "image": "square.png"},
-        {"messages": [{"role": "user", "content": [{"type": "image"}]}]}]:
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "path": "wide.jpg"}]}], "images": ["square.png"]}]:
         fails("rows.jsonl, line 1", model=vision, dataset=data(row))
 
 

@@ -98,6 +98,17 @@ def test_padding_is_left_out(prepare, fails, tmp_path):
     fails("line 1", "'attention_mask'", "3 token ids", dataset=path)
 
 
+@pytest.mark.parametrize("positions, counts", [([0, 1, 2], True), ([0, 1, 1], True), ([0, 2, 4], False), ([0, 0, 1, 5], False), (7, False)])
+def test_positions_count_from_0(positions, counts, prepare, fails, tmp_path):
+    """Packed rows, and others whose positions nothing reads, are refused; padding has any."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**PADDED, "position_ids": positions}) + "\n")
+    if counts:
+        assert prepare(dataset=path).samples == [[5, 6]]
+    else:
+        fails("line 1", "'position_ids'", "from 0", dataset=path)
+
+
 def test_a_text_column_that_the_user_names_must_be_there(prepare, fails, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"messages": [{"role": "user", "content": "w1"}], "prompt": "w2"}\n')

@@ -67,6 +67,9 @@ void attention_interval(DecoderArchitecture& made) {
       regular = kinds[static_cast<std::size_t>(layer)] == kind(layer, interval);
     config.require(regular, "layer_types", "has full attention at equal intervals, and linear attention between");
   }
+  // It aborts without layers of one kind.
+  config.require(interval > 1 && interval <= made.layers(), "layer_types",
+                 "has layers with full and with linear attention");
   made.set(key, static_cast<std::uint32_t>(interval));
 }
 

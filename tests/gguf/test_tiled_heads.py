@@ -104,3 +104,20 @@ def test_a_model_with_images_is_verified(tmp_path):
     data[tensor.data_offset:tensor.data_offset + tensor.n_bytes // 2] = bytes(tensor.n_bytes // 2)
     planted.write_bytes(data)
     assert "linear_attn.in_proj_qkv" in program.run("verify", planted, "--source", folder, code=1).output
+
+
+def test_what_was_made_of_a_file_is_compared_with_the_model(tmp_path):
+    """A_log goes through -exp(x) and back, which rounds its last bits."""
+    settings = {"head_dim": 64, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": KEYS,
+                "linear_num_value_heads": KEYS, "linear_key_head_dim": SIZE, "linear_value_head_dim": SIZE}
+    original = block_models.save(tmp_path / "model", "Qwen3_5", **settings)
+    file = program.oneshot(original, tmp_path / "out.gguf", "--scheme", "F32")
+    again = program.oneshot(file, tmp_path / "again", "--scheme", "W8A16", "--group-size", "64", "--algorithm", "rtn")
+    assert program.run("verify", again, "--source", original, "--json").json()["faults"] == []
+
+
+@pytest.mark.parametrize("kind", ["linear_attention", "full_attention"])
+def test_layers_of_one_kind_are_refused(kind, tmp_path):
+    """llama.cpp aborts on them."""
+    one_kind = block_models.save(tmp_path / "model", "Qwen3_5", head_dim=64, num_hidden_layers=2, layer_types=[kind] * 2)
+    program.fails("oneshot", one_kind, "--output", tmp_path / "out.gguf", "--scheme", "F32", fragments=["layer_types"])

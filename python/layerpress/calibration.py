@@ -254,7 +254,7 @@ def _apart(items: Iterable[Any]) -> Iterator[Any]:
             continue
         columns = {name: _list(item[name]) for name in ("input_ids", "attention_mask", "loss_mask", "position_ids") if item.get(name) is not None}
         for index in range(len(columns["input_ids"])):
-            yield {name: values[index] for name, values in columns.items()}
+            yield {name: values[index % len(values)] for name, values in columns.items()}  # positions may stand once for all
 
 
 def _list(value: Any) -> Any:
@@ -270,7 +270,7 @@ def _check_positions(positions: Any, count: int, number: int) -> None:
     if isinstance(positions, list) and _depth(positions) == 2 and len(positions) == 1:
         positions = _list(positions[0])
     counted = list(range(count))
-    if positions is not None and counted not in (positions[:count], positions[len(positions) - count:]):
+    if positions is not None and (not isinstance(positions, list) or counted not in (positions[:count], positions[len(positions) - count:])):
         raise DataError(f"[python.dataset] row {number}: position_ids does not count the tokens from 0, and is not read otherwise; make a "
                         "row of each text, or leave it out")
 

@@ -75,7 +75,8 @@ class VisionProcessor:
             if processor.image_token not in text:
                 text = self._placeholder(processor) * len(sources) + text
         images = [open_image(content.place, source, folder) for source in sources]
-        named = text.count(processor.image_token)
+        token = getattr(processor, "image_token", None)
+        named = text.count(token) if token else len(images)
         if named not in (0, len(images)):  # which some processors take
             raise DataError(f"{content.place}: the text names {named} images, and the row has {len(images)}: pass as many, in a column "
                             "'images' or as 'path' of the messages' parts")

@@ -1,5 +1,6 @@
 """NVFP4, MXFP4 and MXFP8 byte by byte: what compressed-tensors itself makes of min-max ranges, as LLM Compressor calls it."""
 
+import functools
 import json
 
 import pytest
@@ -13,20 +14,29 @@ from support.library_weights import shares_of_equal_bytes, whole_ranges
 SCHEMES = ["NVFP4A16", "MXFP4A16", "MXFP8A16"]
 
 
-def expanded_ranges(groups, args):
-    """LLM Compressor's nvfp4_expanded_mse: of 1.8 times the range down to 0.8 times it, the one with the smallest error."""
+def searched_ranges(groups, args, expand, maxshrink, grid, patience):
+    """LLM Compressor's search: of `expand` times the range down to 1 - `maxshrink` of that, the one with the smallest error, no further after
+    `patience` ranges that were better for no group."""
     args = args.model_copy(update={"scale_dtype": None, "strategy": "token"})
-    least, most = groups.amin(-1) * 1.8, groups.amax(-1) * 1.8
-    best, chosen = torch.full_like(least, torch.finfo(least.dtype).max), [least.clone(), most.clone()]
-    for step in range(int((1 - 0.8 / 1.8) * 200)):
-        low, high = least * (1 - step / 200), most * (1 - step / 200)
+    least, most = groups.amin(-1) * expand, groups.amax(-1) * expand
+    best, chosen, idle = torch.full_like(least, torch.finfo(least.dtype).max), [least.clone(), most.clone()], 0
+    for step in range(int(maxshrink * grid)):
+        low, high = least * (1 - step / grid), most * (1 - step / grid)
         scale, zero_point = calculate_qparams(low, high, args)
         rounded = fake_quantize(groups, scale.unsqueeze(-1), zero_point.unsqueeze(-1), args)
         error = (rounded - groups).abs().pow(2.4).sum(-1)
         better = error < best
         best[better] = error[better]
         chosen[0][better], chosen[1][better] = low[better], high[better]
+        idle = 0 if better.any() else idle + 1
+        if idle >= patience:
+            break
     return chosen
+
+
+# The observers nvfp4_expanded_mse and mse.
+expanded_ranges = functools.partial(searched_ranges, expand=1.8, maxshrink=1 - 0.8 / 1.8, grid=200, patience=1000)
+shrunken_ranges = functools.partial(searched_ranges, expand=1, maxshrink=0.2, grid=100, patience=5)
 
 
 def compare(model, folder, capsys, ranges=whole_ranges):
@@ -72,25 +82,6 @@ def test_awkward_weights(tmp_path, capsys):
     for scheme in SCHEMES:
         out = program.oneshot(model, tmp_path / scheme, "--algorithm", "rtn", "--observer", "minmax", "--scheme", scheme)
         assert set(compare(model, out, capsys).values()) == {1.0}
-
-
-def shrunken_ranges(groups, args):
-    """LLM Compressor's mse: of the range down to 0.8 times it, no further after five ranges that were better for no group."""
-    args = args.model_copy(update={"scale_dtype": None, "strategy": "token"})
-    least, most = groups.amin(-1), groups.amax(-1)
-    best, chosen, idle = torch.full_like(least, torch.finfo(least.dtype).max), [least.clone(), most.clone()], 0
-    for step in range(20):
-        low, high = least * (1 - step / 100), most * (1 - step / 100)
-        scale, zero_point = calculate_qparams(low, high, args)
-        rounded = fake_quantize(groups, scale.unsqueeze(-1), zero_point.unsqueeze(-1), args)
-        error = (rounded - groups).abs().pow(2.4).sum(-1)
-        better = error < best
-        best[better] = error[better]
-        chosen[0][better], chosen[1][better] = low[better], high[better]
-        idle = 0 if better.any() else idle + 1
-        if idle >= 5:
-            break
-    return chosen
 
 
 def test_shrunken_ranges(tmp_path, capsys):

@@ -266,11 +266,12 @@ def _depth(value: Any) -> int:
 
 
 def _check_positions(positions: Any, count: int, number: int) -> None:
-    """Positions count from 0, as everywhere here; others would be calibrated on something else."""
+    """Refuses others than count from 0, which nothing here reads."""
+    from layerpress_data.content import counts_from_0
+
     if isinstance(positions, list) and _depth(positions) == 2 and len(positions) == 1:
         positions = _list(positions[0])
-    counted = list(range(count))
-    if positions is not None and (not isinstance(positions, list) or counted not in (positions[:count], positions[len(positions) - count:])):
+    if not counts_from_0(positions, count):
         raise DataError(f"[python.dataset] row {number}: position_ids does not count the tokens from 0, and is not read otherwise; make a "
                         "row of each text, or leave it out")
 

@@ -79,7 +79,9 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
     value = row[name]
     if name == TOKEN_IDS_COLUMN:
         tokens, mask = without_padding(place, row, _token_ids(place, value))
-        _check_positions(place, row.get(POSITIONS_COLUMN), len(tokens))
+        if not counts_from_0(row.get(POSITIONS_COLUMN), len(tokens)):
+            raise DataError(f"{place}: '{POSITIONS_COLUMN}' does not count the tokens from 0, and is not read otherwise: make a row of each "
+                            "text, or leave the column out")
         return Content(place, Kind.TOKEN_IDS, tokens, loss_mask=mask)
     if name == text_column and isinstance(value, str):
         return Content(place, Kind.TEXT, _encodable(place, name, value))
@@ -117,13 +119,12 @@ def _token_ids(place: str, value: Any) -> list[int]:
     return list(value)
 
 
-def _check_positions(place: str, positions: Any, tokens: int) -> None:
-    """Positions count from 0, as everywhere here; others would be calibrated on something else."""
+def counts_from_0(positions: Any, tokens: int) -> bool:
+    """Whether the positions of a row, padding on one side left out, are those that are assumed everywhere; None says nothing."""
+    if positions is None:
+        return True
     counted = list(range(tokens))
-    if positions is not None and (not isinstance(positions, (list, tuple))
-                                  or counted not in (list(positions)[:tokens], list(positions)[len(positions) - tokens:])):
-        raise DataError(f"{place}: '{POSITIONS_COLUMN}' does not count the tokens from 0, and is not read otherwise: make a row of each text, "
-                        "or leave the column out")
+    return isinstance(positions, (list, tuple)) and counted in (list(positions[:tokens]), list(positions[len(positions) - tokens:]))
 
 
 def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation:

@@ -210,8 +210,7 @@ class GgufTarget final : public Target {
       if (info.shape.back() / heads % info.type->block_values() != 0)
         throw RecipeError(
             "[target.gguf] {}: llama.cpp has its heads of {} columns in another order, and blocks of {} have {}; give "
-            "it "
-            "a type of smaller blocks, such as Q8_0 or Q5_0",
+            "it a type of smaller blocks, such as Q8_0 or Q5_0",
             spec.name, info.shape.back() / heads, info.type->name(), info.type->block_values());
     }
     if (place.expert && !place.name.ends_with(".scale")) info.shape.insert(info.shape.begin(), 1);

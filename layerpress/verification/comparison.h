@@ -42,8 +42,8 @@ struct WeightError {
 };
 
 struct Comparison {
-  std::int64_t tensors =
-      0;  ///< of the source, as far as the result's format has a place for them; each is there, or a fault
+  /// Of the source, as far as the result's format has a place for them; each is there, or a fault.
+  std::int64_t tensors = 0;
   std::vector<WeightError> errors;
 };
 

@@ -73,6 +73,10 @@ void attention_interval(DecoderArchitecture& made) {
   made.set(key, static_cast<std::uint32_t>(interval));
 }
 
+DecoderTraits hybrid_traits(const char* name, std::uint32_t kv_heads) {
+  return {.name = name, .kv_heads = kv_heads, .head_dim = 256, .context = 32768, .rope = {10000, 0.25}};
+}
+
 struct DeltaRule {
   std::int64_t keys = 1, values = 1, size = 1;  ///< heads of keys and of values, and the features of each
 };
@@ -168,8 +172,7 @@ Architecture qwen3moe_architecture(ModelConfig& config) {
 }
 
 Architecture qwen3next_architecture(ModelConfig& config) {
-  DecoderArchitecture made(
-      config, {.name = "qwen3next", .kv_heads = 2, .head_dim = 256, .context = 32768, .rope = {10000, 0.25}});
+  DecoderArchitecture made(config, hybrid_traits("qwen3next", 2));
   hybrid_layers(made);
   delta_rule_keys(made);
   delta_rule_names(made, {}, {});
@@ -181,23 +184,19 @@ Architecture qwen3next_architecture(ModelConfig& config) {
 }
 
 Architecture qwen35_architecture(ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "qwen35",
-                                    .kv_heads = 4,
-                                    .head_dim = 256,
-                                    .context = 32768,
-                                    .rope = {10000, 0.25, /*by_layers=*/false, /*by_axes=*/true}});
+  DecoderTraits traits = hybrid_traits("qwen35", 4);
+  traits.rope.by_axes = true;
+  DecoderArchitecture made(config, traits);
   qwen35_layers(made);
   made.mlp_names();
   return made.take();
 }
 
 Architecture qwen35moe_architecture(ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "qwen35moe",
-                                    .kv_heads = 2,
-                                    .head_dim = 256,
-                                    .context = 32768,
-                                    .width_key = nullptr,
-                                    .rope = {10000, 0.25, /*by_layers=*/false, /*by_axes=*/true}});
+  DecoderTraits traits = hybrid_traits("qwen35moe", 2);
+  traits.rope.by_axes = true;
+  traits.width_key = nullptr;
+  DecoderArchitecture made(config, traits);
   qwen35_layers(made);
   expert_layers(made, 256, 8);
   shared_expert(made);

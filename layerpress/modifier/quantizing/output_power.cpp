@@ -47,9 +47,7 @@ double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::
     products.mul_(2).addcmul_(columns, square.diagonal()).mul_(columns);
     sum += products.sum(at::kDouble);
   }
-  const double rows_taken =
-      share == 1 ? static_cast<double>(rows.size(0)) : share * static_cast<double>(weight.size(0));
-  return sum.item<double>() / (rows_taken * static_cast<double>(tokens));
+  return sum.item<double>() / (share * static_cast<double>(weight.size(0) * tokens));
 }
 
 std::uint64_t output_power_workspace(std::int64_t columns) {

@@ -206,7 +206,9 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control 
 /// "budget_bytes", "smallest_budget_bytes", "batch_tokens", "batches", "samples", "tokens", "estimated_seconds",
 /// "machine": {rates measured just now}, "subgraphs": [{"name", "mode", "weight_bytes", "onloaded_bytes",
 /// "activation_bytes", "activation_disk_bytes", "transient_bytes", "statistics_bytes", "workspace_bytes", "peak_bytes",
-/// "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes", "seconds"}]}. Without a dataset, every
+/// "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes", "seconds"}], "measurement":
+/// null, or with target_bits or target_size what is measured before, [{"name", "peak_bytes", "device_peak_bytes", "smallest_budget_bytes",
+/// "seconds"}]}; the plan's own peaks, budget and seconds count it, and its subgraphs are those of a choice that may follow. Without a dataset, every
 /// sample is assumed to have the maximum length. With `ranks`, the plan is this rank's. Throws like oneshot().
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 

@@ -62,7 +62,8 @@ PARTS = {
     "pipeline": {"sinks": set(), "": {"sinks"}},
     "quant": {"targets": set(), "": {"targets"}, "containers": {""}, "rounding": {""}},
     "run": {"compression": set(), "results": {"compression"}, "evaluation": {"results"},
-            "decisions": {"compression", "evaluation", "results"}, "": {"compression", "decisions", "results"}},
+            "decisions": {"compression", "results"}, "precision": {"compression", "decisions", "evaluation", "results"},
+            "": {"compression", "decisions", "precision", "results"}},
     "setup": {"opening": set(), "assignment": {"opening"}, "": {"assignment", "opening"}},
 }
 LARGEST = 25  # sources of one folder

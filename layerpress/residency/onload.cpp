@@ -75,6 +75,12 @@ void Onload::restore(const std::string& name, Saved value) {
     changed_.erase(name);
 }
 
+void Onload::reload(const std::string& name) {
+  parameters_.at(name) = at::Tensor();
+  changed_.erase(name);
+  computed_.erase(name);
+}
+
 void Onload::replace(const std::string& name, at::Tensor value) {
   parameters_.at(name) = value.to(placement_.device, placement_.dtype);
   changed_.erase(name);

@@ -32,6 +32,8 @@ class Onload {
   at::Tensor original(const std::string& name) const;
   /// Sets the value of `name` from now on (compressed and dequantized again).
   void replace(const std::string& name, at::Tensor value);
+  /// Sets the value of `name` back to what the source has, which is loaded again on first use.
+  void reload(const std::string& name);
   /// Sets the parameter that parameter() and original() return from now on, in the stored dtype.
   void change(const std::string& name, const at::Tensor& value);
   /// Lets the values of a weight go that is stored quantized, until original() computes them again.

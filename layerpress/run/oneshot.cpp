@@ -30,7 +30,7 @@
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/compression/settled_setup.h"
 #include "layerpress/run/decisions/decisions.h"
-#include "layerpress/run/decisions/mixed_precision.h"
+#include "layerpress/run/precision/mixed_precision.h"
 #include "layerpress/run/results/announcement.h"
 #include "layerpress/run/results/hub_transfers.h"
 #include "layerpress/run/results/publication.h"
@@ -308,19 +308,36 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
   });
 }
 
+namespace {
+
+/// Adds to a plan what goes before it.
+void add_measurement(Json steps, Json& report) {
+  for (const Json& step : steps) {
+    for (const char* bytes : {"peak_bytes", "device_peak_bytes", "smallest_budget_bytes"})
+      report[bytes] = std::max(report[bytes].get<std::uint64_t>(), step[bytes].get<std::uint64_t>());
+    report["estimated_seconds"] = report["estimated_seconds"].get<double>() + step["seconds"].get<double>();
+  }
+  report["measurement"] = std::move(steps);
+}
+
+}  // namespace
+
 Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
-    const OneshotOptions options = recipe::with_mixed_precision(given);
-    if (run::asks_for_mixed_precision(options))
-      throw UsageError(
-          "[options] --schemes: the plan depends on the schemes that are chosen; measure first "
-          "(layerpress.mixed_precision in Python) and plan its recipe");
+    OneshotOptions options = recipe::with_mixed_precision(given);
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    const run::Settled settled =
-        run::settle(setup::set_up(options, group, own, run::assume_decisions), options, group, own);
+    Json decision, measurement;
+    if (run::asks_for_mixed_precision(options)) {
+      run::PlannedPrecision planned = run::plan_precision(options, own, group);
+      options = std::move(planned.assumed.options);
+      decision = std::move(planned.assumed.decision);
+      measurement = std::move(planned.steps);
+    }
+    const run::Settled settled = run::settle(
+        setup::set_up(options, group, own, run::assume_decisions, std::move(decision)), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
     require_layout(setup);
     run::say_notes(options, setup, own);
@@ -342,6 +359,7 @@ Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distri
                                                .owns = own_linears(setup, group, group.size())});
     Json report = plan::plan_report(
         setup, plan, plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
+    add_measurement(std::move(measurement), report);
     group.barrier();
     return report;
   });

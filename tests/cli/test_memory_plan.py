@@ -110,12 +110,41 @@ def test_recomputing_against_reality(models, results):
     assert measured.peak_bytes <= budget and measured.summary["spilled_bytes"] == 0
 
 
-def test_the_peak_of_a_measurement_counts(models, results):
-    """The measurement that chooses schemes takes more memory than the rounding after it."""
-    model, arguments = arguments_of(models, "activations")
-    measured = Measured(model, results / "out", *arguments, "--target-bits", "6", "--schemes", "W4A16,W8A16", "--algorithm", "rtn")
+def experts(folder):
+    import torch
+    from support import tiny_models
+
+    return tiny_models.save(folder / "experts", "Qwen3Moe", dtype=torch.bfloat16, num_hidden_layers=2, num_experts=64, num_experts_per_tok=4,
+                            hidden_size=512, moe_intermediate_size=256, num_attention_heads=8, num_key_value_heads=2, decoder_sparse_step=1,
+                            vocab_size=planned_runs.VOCABULARY)
+
+
+CHOICE = ["--target-bits", "6", "--schemes", "W4A16,W8A16", "--group-size", "64", "--algorithm", "rtn", *TWO_THREADS]
+
+
+LARGEST_STEP = {"slim": "output errors", "many words": "divergences", "experts": "divergences"}
+
+
+@pytest.mark.parametrize("name", nightly_but(LARGEST_STEP, "many words"))
+def test_plan_of_a_choice(name, models, results, tmp_path):
+    """The measurement that chooses schemes takes more memory than the rounding after it: of many samples, of logits, of all experts in fp32."""
+    model = experts(tmp_path) if name == "experts" else models(name)
+    arguments = [*planned_runs.data(tmp_path, 48 if name == "slim" else 8, 512), *CHOICE]
+    planned, largest = plan(model, results / "out", *arguments), LARGEST_STEP[name]
+    steps = {step["name"]: step for step in planned["measurement"]}
+    assert list(steps) == ["output errors", "divergences", "check"] and all(step["seconds"] > 0 for step in steps.values())
+    assert planned["peak_bytes"] == steps[largest]["peak_bytes"] > max(own["peak_bytes"] for own in planned["subgraphs"])
+    assert planned["estimated_seconds"] > sum(step["seconds"] for step in steps.values())
+    assert f"{largest} (peak" in " ".join(program.run("oneshot", model, "--output", results / "out", *arguments, "--dry-run").output.split())
+    measured = Measured(model, results / "out", *arguments)
+    assert 0.85 * measured.peak_bytes <= planned["peak_bytes"] and measured.peak_bytes <= 1.02 * planned["peak_bytes"]
     assert abs(measured.summary["peak_anonymous_bytes"] - measured.peak_bytes) <= 0.1 * measured.peak_bytes
-    assert measured.summary["plan"]["peak_bytes"] < 0.7 * measured.peak_bytes
+    assert measured.summary["plan"]["peak_bytes"] < measured.peak_bytes
+    smallest = planned["smallest_budget_bytes"] // MIB
+    arguments += ["--overwrite", "--memory-budget"]
+    assert Measured(model, results / "out", *arguments, f"{smallest}MiB").peak_bytes <= 1.01 * smallest * MIB
+    program.fails("oneshot", model, "--output", results / "out", *arguments, f"{smallest - 4}MiB",
+                  fragments=["error: [plan]", "measuring what the schemes cost needs at least", "raise --memory-budget"])
 
 
 def test_dry_run_writes_nothing(deep, solving, results):

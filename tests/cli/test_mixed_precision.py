@@ -346,7 +346,6 @@ def test_existing_output_is_refused_before_measuring(model, samples, results):
     (["--target-bits", "5", "--schemes", "none"], ["none alone compresses nothing"]),
     (["--target-bits", "5", "--schemes", "Q4_K"], ["--schemes", "Q4_K"]),
     (["--target-bits", "5", "--algorithm", "awq"], ["--algorithm", "awq"]),
-    (["--target-bits", "5", "--dry-run"], ["--schemes", "mixed_precision"]),
 ])
 def test_refusals(arguments, fragments, model, samples, refused):
     schemes = [] if "--schemes" in arguments else CHOICE

@@ -122,6 +122,16 @@ std::string request_text(const Json& plan) {
   return text;
 }
 
+/// What is measured before the run, to choose schemes.
+std::string measurement_text(const Json& steps) {
+  if (steps.empty()) return "";
+  std::vector<std::string> parts;
+  for (const Json& step : steps)
+    parts.push_back(fmt::format("{} (peak {}, {})", step["name"].get<std::string>(), bytes(step, "peak_bytes"),
+                                format_duration(step["seconds"].get<double>())));
+  return wrapped_words("measured first: " + join(parts) + ". The table is that of a choice that may follow.", 0, {});
+}
+
 std::string memory_text(const Json& plan) {
   std::string text =
       fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
@@ -144,7 +154,7 @@ std::string plan_text(const Json& plan) {
     written += subgraph["written_bytes"].get<double>();
     operations += teraflops(subgraph);
   }
-  std::string text = rows(subgraphs) + request_text(plan) + memory_text(plan);
+  std::string text = rows(subgraphs) + request_text(plan) + measurement_text(plan["measurement"]) + memory_text(plan);
   text += fmt::format("disk: {} read, {} written", format_bytes(static_cast<std::uint64_t>(read)),
                       format_bytes(static_cast<std::uint64_t>(written)));
   if (number(plan, "spilled_bytes") > 0) text += fmt::format(", {} of it activations", bytes(plan, "spilled_bytes"));

@@ -1,16 +1,14 @@
 #include "layerpress/run/decisions/measuring_run.h"
 
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <utility>
 
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/sinks/report_sink.h"
 #include "layerpress/run/compression/compression_run.h"
-#include "layerpress/run/decisions/unit_divergences.h"
 #include "layerpress/run/results/announcement.h"
-#include "layerpress/setup/rank_agreement.h"
 
 namespace layerpress::run {
 namespace {
@@ -32,7 +30,7 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
   return work;
 }
 
-Measurement measured(Rank& rank, Work& work, data::CalibrationSet beginnings) {
+Measurement measured(Rank& rank, Work& work) {
   pipeline::ReportSink sink;
   try {
     compress(rank, work, sink);
@@ -40,25 +38,23 @@ Measurement measured(Rank& rank, Work& work, data::CalibrationSet beginnings) {
     throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
   }
   rank.group.barrier();  // what one rank finds wrong late, all ranks learn
-  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(beginnings)};
+  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports()};
 }
 
 }  // namespace
 
-Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t kept_tokens) {
-  const TemporaryDirectory folder(rank.options.offload_dir);
-  const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
-  auto calibration = std::make_unique<Calibration>(load_calibration(rank, setup, division));
-  data::CalibrationSet beginnings = short_samples(calibration->set, kept_tokens);
-  Work work = prepare_work(rank, setup, what, folder, *calibration);
-  calibration.reset();  // the batches have copies
-  return measured(rank, work, std::move(beginnings));
-}
-
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration) {
   const TemporaryDirectory folder(rank.options.offload_dir);
   Work work = prepare_work(rank, setup, what, folder, calibration);
-  return measured(rank, work, {});
+  return measured(rank, work);
+}
+
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, Calibration&& calibration) {
+  const TemporaryDirectory folder(rank.options.offload_dir);
+  std::optional<Calibration> owned(std::move(calibration));
+  Work work = prepare_work(rank, setup, what, folder, *owned);
+  owned.reset();
+  return measured(rank, work);
 }
 
 }  // namespace layerpress::run

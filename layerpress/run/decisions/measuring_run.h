@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
-#include "layerpress/data/calibration_set.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/setup/run_setup.h"
@@ -18,16 +17,15 @@ struct Measurement {
   std::int64_t tokens = 0;
   std::uint64_t planned_bytes = 0;  ///< host memory of this rank
   std::vector<compression::ModuleReport>
-      reports;                        ///< of all modules, in the order of the model, the same on every rank
-  data::CalibrationSet beginnings{};  ///< of some of this rank's samples
+      reports;  ///< of all modules, in the order of the model, the same on every rank
 };
 
 /// Goes through the model once, as an ordinary run does, but takes figures instead of results: the reports of the setup's
 /// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,
-/// for the log. `kept_tokens`: how many tokens of beginnings to keep at most. Collective.
-Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t kept_tokens = 0);
-
-/// The same with data that is loaded, without beginnings of samples.
+/// for the log. Collective.
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration);
+
+/// The same, which releases the data as soon as the batches have copies.
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, Calibration&& calibration);
 
 }  // namespace layerpress::run

@@ -130,7 +130,8 @@ Json sensitivity(const OneshotOptions& options, const std::vector<std::string>& 
   const Measurement measurement =
       measure(rank, setup,
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(options.model)),
-                          setup.assignments.linears.size(), join(schemes)));
+                          setup.assignments.linears.size(), join(schemes)),
+              load_calibration(rank, setup, setup::agree_on_data(options.dataset_split, group)));
   Json report = report_of(setup, schemes, comparison.schemes, measurement);
   report["seconds"] = rank.timer.seconds();
   report["peak_anonymous_bytes"] = rank.sampler.peak_bytes();

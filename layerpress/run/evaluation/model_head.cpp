@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "layerpress/execution/node_execution.h"
+
 namespace layerpress {
 namespace {
 
@@ -30,6 +32,16 @@ ModelHead::ModelHead(const graph::Graph& graph) : hidden_(graph.output), output_
     stage_ = {.wanted = {}, .nodes = {nodes.rbegin(), nodes.rend()}, .inputs = {hidden_}, .keeps = {output_}};
     return;
   }
+}
+
+std::uint64_t ModelHead::workspace_bytes(const graph::Graph& graph, std::int64_t tokens,
+                                         const residency::Placement& placement, int threads) const {
+  execution::Batch batch;
+  batch.offsets.push_back(tokens);
+  std::uint64_t most = 0;
+  for (const execution::FusedNode& node : execution::fused_nodes(graph, stage_, placement))
+    most = std::max(most, execution::node_workspace_bytes(graph, node, batch, placement, threads));
+  return most;
 }
 
 at::Tensor ModelHead::logits(const execution::RunContext& run, const residency::Onload& parameters,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "layerpress/execution/stage_runner.h"
@@ -16,6 +17,9 @@ class ModelHead {
   /// The value to compute for all tokens. If no part of the model can be computed on chunks, its output.
   graph::ValueId hidden() const { return hidden_; }
   const std::vector<graph::NodeId>& nodes() const { return stage_.nodes; }
+  /// Memory that they need for so many tokens beside weights, inputs and logits.
+  std::uint64_t workspace_bytes(const graph::Graph& graph, std::int64_t tokens, const residency::Placement& placement,
+                                int threads) const;
 
   /// Logits of consecutive tokens of one sample; `hidden` [tokens, features] is their hidden state. REQUIRES: `run` is for
   /// this graph, `parameters` has the weights of the nodes.

@@ -1,4 +1,4 @@
-#include "layerpress/run/decisions/unit_divergences.h"
+#include "layerpress/run/precision/unit_divergences.h"
 
 #include <ATen/ATen.h>
 
@@ -11,32 +11,19 @@
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/system/machine.h"
 #include "layerpress/execution/stage_runner.h"
-#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/run/evaluation/model_head.h"
-#include "layerpress/setup/opening/open_model.h"
+#include "layerpress/run/precision/divergence_plan.h"
 
 namespace layerpress::run {
 namespace {
 
-constexpr std::int64_t kSampleTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
-constexpr std::int64_t kOneBatch = std::int64_t{1} << 40;       // whatever it holds
-constexpr std::uint64_t kLeastStore = 16 << 20;
-constexpr std::int64_t kLogits = 4 << 20;  // of a model at once; four tensors of this size are in memory
-
-/// The linears of a graph by module.
-std::map<std::string, graph::WeightMatrix> matrices_of(const graph::Graph& graph) {
-  std::map<std::string, graph::WeightMatrix> matrices;
-  for (const graph::Node& node : graph.nodes)
-    if (graph::is_linear(node.operation))
-      matrices.emplace(graph.module_name(node), *graph::weight_matrix(node.operation));
-  return matrices;
-}
+constexpr std::int64_t kLeastTokens = 16;  // an imported graph may not hold for a single token
 
 /// Rounds weights.
 class RoundedWeights {
  public:
-  RoundedWeights(const Disturbances& disturbances, const graph::Graph& graph, const residency::WeightSource& weights)
-      : weights_(weights), matrices_(matrices_of(graph)) {
+  RoundedWeights(const Disturbances& disturbances, const residency::WeightSource& weights)
+      : weights_(weights), matrices_(matrices_of(disturbances.served.model.traced.graph)) {
     const graph::Graph& measured = disturbances.setup.model.traced.graph;
     for (const auto& [n, assignment] : disturbances.setup.assignments.linears)
       for (const graph::NodeId fused : assignment.fused)
@@ -69,32 +56,17 @@ class RoundedWeights {
   std::map<std::string, std::vector<std::string>> fused_;
 };
 
-/// The modules that a model rounds among those of these nodes, each with its rounding.
-std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const graph::Graph& graph,
-                                                                              const std::vector<graph::NodeId>& nodes,
-                                                                              const std::vector<Disturbance>& model) {
-  std::set<std::string> here;  // by module: a tied head's weight is the embedding's, too
-  for (const graph::NodeId n : nodes)
-    if (graph::is_linear(graph.nodes[n].operation)) here.insert(graph.module_name(graph.nodes[n]));
-  std::vector<std::pair<std::string, const compression::Quantizer*>> modules;
-  for (const Disturbance& disturbance : model)
-    for (const std::string& module : disturbance.modules)
-      if (here.count(module) != 0) modules.emplace_back(module, disturbance.rounding);
-  return modules;
-}
-
-/// Replaces the weights that a model rounds and these nodes read; returns what they were.
-std::map<std::string, residency::Onload::Saved> disturb(const execution::RunContext& run,
-                                                        const std::vector<graph::NodeId>& nodes,
-                                                        const std::vector<Disturbance>& model,
-                                                        const RoundedWeights& rounded, residency::Onload& parameters) {
-  std::map<std::string, residency::Onload::Saved> saved;
+/// Replaces the weights that a model rounds and these nodes read; returns their names.
+std::vector<std::string> disturb(const execution::RunContext& run, const std::vector<graph::NodeId>& nodes,
+                                 const std::vector<Disturbance>& model, const RoundedWeights& rounded,
+                                 residency::Onload& parameters) {
+  std::vector<std::string> weights;
   for (const auto& [module, rounding] : modules_of(run.graph, nodes, model)) {
-    const std::string& weight = rounded.weight_of(module);
-    saved.emplace(weight, parameters.saved(weight));
-    parameters.replace(weight, rounded.rounded(module, *rounding, run.placement, run.times));
+    weights.push_back(rounded.weight_of(module));
+    parameters.reload(weights.back());  // its values need not be in memory beside the rounded ones
+    parameters.replace(weights.back(), rounded.rounded(module, *rounding, run.placement, run.times));
   }
-  return saved;
+  return weights;
 }
 
 /// The original model, number 0, and the disturbed ones, from 1. Before its first rounded weight, a model's values are the original's.
@@ -103,9 +75,7 @@ class BranchedRun {
   BranchedRun(const execution::RunContext& run, graph::ValueId wanted, residency::ActivationStore& store)
       : run_(run), wanted_(wanted), store_(store) {}
 
-  /// The subgraphs that compute `wanted`.
-  void go_through(std::vector<graph::Subgraph> subgraphs, const Disturbances& disturbances,
-                  const RoundedWeights& rounded);
+  void go_through(const Disturbances& disturbances, const RoundedWeights& rounded);
 
   at::Tensor hidden(std::size_t model) const { return get(wanted_, model); }
 
@@ -137,31 +107,23 @@ void BranchedRun::run_branches(const graph::Stage& stage, residency::Onload& par
   for (std::size_t m = 1; m <= disturbances.models.size(); ++m) {
     run_.control.check_stop();
     run_.control.phase("disturb", m - 1, disturbances.models.size());
-    std::map<std::string, residency::Onload::Saved> saved =
+    const std::vector<std::string> replaced =
         disturb(run_, stage.nodes, disturbances.models[m - 1], rounded, parameters);
-    if (!saved.empty()) branched_.insert(m);
+    if (!replaced.empty()) branched_.insert(m);
     if (branched_.count(m) != 0) run_model(m, stage, parameters);
-    for (auto& [weight, value] : saved) parameters.restore(weight, std::move(value));
+    for (const std::string& weight : replaced) parameters.reload(weight);
   }
 }
 
-void BranchedRun::go_through(std::vector<graph::Subgraph> subgraphs, const Disturbances& disturbances,
-                             const RoundedWeights& rounded) {
-  const std::vector<bool> needed = graph::needed_nodes(run_.graph, {wanted_});
-  for (graph::Subgraph& subgraph : subgraphs)
-    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
-  std::erase_if(subgraphs, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
-  std::vector<graph::Liveness> live = graph::liveness(run_.graph, subgraphs);
-  std::vector<graph::ValueId>& last = live.back().outputs;
-  if (std::find(last.begin(), last.end(), wanted_) == last.end()) last.push_back(wanted_);
-  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    run_.control.step(s, subgraphs.size(), subgraphs[s].name);
-    const graph::Stage stage = graph::split_stages(run_.graph, subgraphs[s], {}, live[s].outputs).front();
+void BranchedRun::go_through(const Disturbances& disturbances, const RoundedWeights& rounded) {
+  const std::vector<BranchStage> stages = branch_stages(disturbances.served, wanted_);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    run_.control.step(s, stages.size(), stages[s].name);
+    const graph::Stage& stage = stages[s].stage;
     residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
     run_model(0, stage, parameters);
     run_branches(stage, parameters, disturbances, rounded);
-    for (const graph::ValueId value : live[s].freed)
-      if (value != wanted_) store_.drop(value);
+    for (const graph::ValueId value : stages[s].freed) store_.drop(value);
     return_freed_memory();  // which many values of other sizes leave in pieces
   }
 }
@@ -193,8 +155,7 @@ class Predictions {
  private:
   /// In chunks, so that logits stay small. `parameters`: of the heads of these models.
   void add(const std::vector<std::size_t>& disturbed, const residency::Onload& parameters, double* sums) const {
-    const std::int64_t vocabulary = run_.graph.values[run_.graph.output].features;
-    const std::int64_t chunk = std::max<std::int64_t>(1, std::min(kSampleTokens, kLogits / vocabulary));
+    const std::int64_t chunk = divergence_chunk(run_.graph);
     const execution::Batch& batch = run_.batches.front();
     for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
       for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
@@ -218,38 +179,22 @@ class Predictions {
   const residency::Onload original_;
 };
 
-/// The model with its experts on their own tokens alone, as it is served.
-setup::OpenedModel served_model(const Rank& rank, const setup::RunSetup& setup) {
-  const OneshotOptions& options = rank.options;
-  const bool is_imported = !setup.model.traced.computing_dtype.empty();
-  return setup::open_model(options.model,
-                           {.tokens = setup::ExpertTokens::kRouted,
-                            .graph = options.model_graph,
-                            .trust_remote_code = options.trust_remote_code,
-                            .device = options.device,
-                            .dtype = is_imported ? options.dtype : "fp32",
-                            .in_memory = options.model_in_memory,
-                            .dequantize_for_computing = true},
-                           rank.control);
-}
-
 void measure_own(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& samples, double* sums) {
-  const setup::OpenedModel model = served_model(rank, disturbances.setup);
-  const graph::Graph& graph = model.traced.graph;
-  residency::Placement placement = disturbances.setup.placement;
-  if (model.traced.computing_dtype.empty()) placement.dtype = at::kFloat;
-  const std::unique_ptr<residency::WeightSource> weights = model.weights();
-  const std::vector<execution::Batch> batches = setup::make_batches(samples, kOneBatch, graph);
+  const setup::RunSetup& served = disturbances.served;
+  return_freed_memory();  // which the plan would count as the process's own
+  const plan::RunPlan plan = plan_divergences(disturbances, plan::shapes_of(samples));
+  const graph::Graph& graph = served.model.traced.graph;
+  const std::unique_ptr<residency::WeightSource> weights = served.model.weights();
+  const std::vector<execution::Batch> batches = setup::make_batches(samples, kDivergenceBatch, graph);
   dist::Group alone;
-  const execution::RunContext run{graph, *weights, placement, batches, rank.control, rank.times, alone};
+  const execution::RunContext run{graph, *weights, served.placement, batches, rank.control, rank.times, alone};
   const TemporaryDirectory folder(rank.options.offload_dir);
-  residency::ActivationStore store(
-      disturbances.models.size() + 1,
-      {.memory_limit = std::max(kLeastStore, disturbances.setup.budget / 8), .scratch = folder.path() / "activations"});
+  residency::ActivationStore store(disturbances.models.size() + 1,
+                                   {.memory_limit = plan.activation_limit, .scratch = folder.path() / "activations"});
   const ModelHead head(graph);
   BranchedRun models(run, head.hidden(), store);
-  const RoundedWeights rounded(disturbances, graph, *weights);
-  models.go_through(setup::cut_model(model.traced, {}), disturbances, rounded);
+  const RoundedWeights rounded(disturbances, *weights);
+  models.go_through(disturbances, rounded);
   Predictions(run, head, models).add(disturbances, rounded, sums);
 }
 
@@ -260,7 +205,7 @@ data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t
   for (std::int64_t i = 0; i < set.sample_count() && samples.token_count() < tokens; ++i) {
     const std::int64_t first = set.sample_offsets[i];
     const std::int64_t length =
-        std::min({set.sample_offsets[i + 1] - first, kSampleTokens, tokens - samples.token_count()});
+        std::min({set.sample_offsets[i + 1] - first, kDivergenceSample, tokens - samples.token_count()});
     if (length < kLeastTokens && samples.token_count() > 0) continue;
     if (!set.images.empty()) samples.images.push_back(set.images[static_cast<std::size_t>(i)].cut(length));
     samples.tokens.insert(samples.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);

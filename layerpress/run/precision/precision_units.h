@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "layerpress/plan/run_plan.h"
 #include "layerpress/recipe/precision_choice.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/run/decisions/scheme_comparison.h"
@@ -23,14 +25,28 @@ struct MeasuredUnits {
   /// The KL divergence in nats per token where one unit alone is rounded to nearest in one candidate.
   std::vector<std::vector<double>> predicted{};
   std::vector<double> left{};  ///< the share of each unit's divergence that GPTQ leaves; 1 if it does not follow
-  std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the product of the two
-  std::int64_t samples = 0, tokens = 0;          ///< of all ranks
-  std::string disturbed_by{};                    ///< the candidate whose divergences were measured
-  data::CalibrationSet beginnings{};             ///< on which they were, of this rank
+  std::vector<recipe::PrecisionUnit> options{};     ///< a loss is the product of the two
+  std::int64_t samples = 0, tokens = 0;             ///< of all ranks
+  std::string disturbed_by{};                       ///< the candidate whose divergences were measured
+  data::CalibrationSet beginnings{};                ///< on which they were, of this rank
+  std::shared_ptr<const setup::RunSetup> served{};  ///< the model in which they were, see served_setup
 };
 
 /// The units, with what each candidate takes there and without losses.
-MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison);
+MeasuredUnits sized_units(const Rank& rank, const std::vector<std::string>& candidates,
+                          const SchemeComparison& comparison);
+
+/// What a part of the measurement takes.
+struct MeasuringStep {
+  const char* name;
+  const setup::RunSetup& setup;
+  plan::RunPlan plan;
+};
+
+/// Plans measure_units and measure_choices for three models on this rank's data. Throws MemoryError if the budgets are too small.
+std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<std::string>& candidates,
+                                            const SchemeComparison& comparison, const MeasuredUnits& units,
+                                            const data::CalibrationSet& set);
 
 /// Measures the losses of the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
 /// inputs. The second gives the KL divergence of the predictions where one unit alone is rounded to one candidate, the one with the greatest

@@ -19,4 +19,13 @@ struct MixedPrecision {
 MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,
                                 bool writes);
 
+/// What a choice would take.
+struct PlannedPrecision {
+  MixedPrecision assumed;  ///< a choice that may follow
+  Json steps;              ///< of the measurement: name, peak_bytes, device_peak_bytes, smallest_budget_bytes, seconds
+};
+
+/// Plans the measurement on this rank's data. Throws UsageError, and MemoryError if the budgets are too small. Collective.
+PlannedPrecision plan_precision(OneshotOptions options, const RunControl& control, dist::Group& group);
+
 }  // namespace layerpress::run

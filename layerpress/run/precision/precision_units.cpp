@@ -1,16 +1,19 @@
-#include "layerpress/run/decisions/precision_units.h"
+#include "layerpress/run/precision/precision_units.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/sensitivity.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/decisions/measuring_run.h"
-#include "layerpress/run/decisions/unit_divergences.h"
+#include "layerpress/run/precision/divergence_plan.h"
+#include "layerpress/run/precision/unit_divergences.h"
+#include "layerpress/setup/rank_agreement.h"
 
 namespace layerpress::run {
 namespace {
@@ -162,14 +165,62 @@ std::vector<double> left_by_gptq(const MeasuredUnits& units,
   return shares;
 }
 
-const compression::Quantizer* quantizer_of(const setup::Modifiers& rounding) {
-  return &dynamic_cast<const compression::Quantizer&>(*rounding.front());
+/// Roundings to the candidates; nothing for those that leave linears alone.
+class Roundings {
+ public:
+  Roundings(const OneshotOptions& options, const std::vector<std::string>& candidates) {
+    for (const std::string& name : candidates) {
+      roundings_.emplace_back();
+      if (name != recipe::kLeftAlone) roundings_.back() = setup::make_modifiers(recipe::rounding_to(name, options));
+    }
+  }
+
+  /// For each model, a candidate for every unit.
+  std::vector<std::vector<Disturbance>> models(const MeasuredUnits& units,
+                                               const std::vector<std::vector<std::size_t>>& choices) const {
+    std::vector<std::vector<Disturbance>> models;
+    for (const std::vector<std::size_t>& choice : choices) {
+      std::vector<Disturbance>& own = models.emplace_back();
+      for (std::size_t u = 0; u < choice.size(); ++u)
+        if (!roundings_[choice[u]].empty()) own.push_back({units.units[u].tied.modules, of(choice[u])});
+    }
+    return models;
+  }
+
+  /// Models in each of which one unit has a candidate.
+  std::vector<std::vector<Disturbance>> models(const MeasuredUnits& units, std::size_t candidate) const {
+    std::vector<std::vector<Disturbance>> models;
+    for (const MeasuredUnit& unit : units.units) models.push_back({{unit.tied.modules, of(candidate)}});
+    return models;
+  }
+
+ private:
+  const compression::Quantizer* of(std::size_t candidate) const {
+    return &dynamic_cast<const compression::Quantizer&>(*roundings_[candidate].front());
+  }
+
+  std::vector<setup::Modifiers> roundings_;
+};
+
+std::int64_t kept_tokens(const Rank& rank) { return std::max<std::int64_t>(64, kKeptTokens / rank.group.size()); }
+
+/// The plan of divergences that takes most; they are measured with one of the candidates, which one is not known yet.
+plan::RunPlan largest_plan(const SchemeComparison& comparison, const MeasuredUnits& units, const Roundings& roundings,
+                           const Rounded& rounded, const std::vector<plan::SampleShape>& samples) {
+  std::vector<plan::RunPlan> plans;
+  for (const std::size_t place : rounded.places)
+    plans.push_back(plan_divergences({comparison.setup(), *units.served, roundings.models(units, place)}, samples));
+  return std::move(*std::max_element(plans.begin(), plans.end(), [](const auto& one, const auto& other) {
+    return one.memory.peak.host < other.memory.peak.host;
+  }));
 }
 
 }  // namespace
 
-MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison) {
+MeasuredUnits sized_units(const Rank& rank, const std::vector<std::string>& candidates,
+                          const SchemeComparison& comparison) {
   MeasuredUnits result;
+  result.served = std::make_shared<const setup::RunSetup>(served_setup(rank, comparison.setup()));
   const MeasuredLinears linears = linears_of(comparison.setup());
   for (setup::TiedModules& tied : setup::tied_modules(comparison.setup())) {
     result.units.push_back({.tied = std::move(tied)});
@@ -180,28 +231,48 @@ MeasuredUnits sized_units(const std::vector<std::string>& candidates, const Sche
   return result;
 }
 
+std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<std::string>& candidates,
+                                            const SchemeComparison& comparison, const MeasuredUnits& units,
+                                            const data::CalibrationSet& set) {
+  const Rounded rounded = rounded_candidates(candidates);
+  const Roundings roundings(rank.options, candidates);
+  const std::vector<plan::SampleShape> beginnings = plan::shapes_of(short_samples(set, kept_tokens(rank)));
+  const std::vector<std::vector<std::size_t>> choices(
+      3, std::vector<std::size_t>(units.units.size(), rounded.places.front()));
+  return_freed_memory();  // which plans would count as the process's own
+  const setup::RunSetup& setup = comparison.setup();
+  std::vector<MeasuringStep> steps = {
+      {"output errors", setup,
+       plan::plan_run({.run = setup, .samples = plan::shapes_of(set), .batch_tokens = rank.options.batch_tokens})},
+      {"divergences", *units.served, largest_plan(comparison, units, roundings, rounded, beginnings)},
+      {"check", *units.served, plan_divergences({setup, *units.served, roundings.models(units, choices)}, beginnings)}};
+  for (const MeasuringStep& step : steps) require_memory(step.plan, step.setup);
+  return steps;
+}
+
 void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
                    MeasuredUnits& units) {
   const Rounded rounded = rounded_candidates(candidates);
   const std::size_t count = rounded.names.size();
-  Measurement measurement =
+  Calibration calibration =
+      load_calibration(rank, comparison.setup(), setup::agree_on_data(rank.options.dataset_split, rank.group));
+  units.beginnings = short_samples(calibration.set, kept_tokens(rank));
+  plan_measurement(rank, candidates, comparison, units, calibration.set);
+  const Measurement measurement =
       measure(rank, comparison.setup(),
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
                           comparison.setup().assignments.linears.size(), join(rounded.names)),
-              std::max<std::int64_t>(64, kKeptTokens / rank.group.size()));
+              std::move(calibration));
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
   units.samples = measurement.samples, units.tokens = measurement.tokens;
-  units.beginnings = std::move(measurement.beginnings);
   std::vector<std::vector<double>> errors;
   for (const MeasuredUnit& unit : units.units) errors.push_back(errors_of(unit.tied, reports, count));
   const std::size_t coarse = coarsest(errors, count);
   units.disturbed_by = rounded.names[coarse];
-  const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(units.disturbed_by, rank.options));
-  std::vector<std::vector<Disturbance>> models;
-  for (const MeasuredUnit& unit : units.units) models.push_back({{unit.tied.modules, quantizer_of(rounding)}});
-  const std::vector<double> divergences =
-      measure_divergences(rank, {comparison.setup(), std::move(models)}, units.beginnings);
+  const Roundings roundings(rank.options, candidates);
+  const std::vector<double> divergences = measure_divergences(
+      rank, {comparison.setup(), *units.served, roundings.models(units, rounded.places[coarse])}, units.beginnings);
   std::vector<MeasuredLoss> losses;
   for (std::size_t u = 0; u < units.units.size(); ++u)
     losses.push_back({divergences[u], errors[u], gets_tokens(units.units[u].tied, reports)});
@@ -220,18 +291,9 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
 std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& candidates,
                                     const SchemeComparison& comparison, const MeasuredUnits& units,
                                     const std::vector<std::vector<std::size_t>>& models) {
-  std::vector<setup::Modifiers> roundings(candidates.size());
-  for (std::size_t c = 0; c < candidates.size(); ++c)
-    if (candidates[c] != recipe::kLeftAlone)
-      roundings[c] = setup::make_modifiers(recipe::rounding_to(candidates[c], rank.options));
-  std::vector<std::vector<Disturbance>> disturbed;
-  for (const std::vector<std::size_t>& choice : models) {
-    std::vector<Disturbance>& own = disturbed.emplace_back();
-    for (std::size_t u = 0; u < choice.size(); ++u)
-      if (!roundings[choice[u]].empty())
-        own.push_back({units.units[u].tied.modules, quantizer_of(roundings[choice[u]])});
-  }
-  return measure_divergences(rank, {comparison.setup(), std::move(disturbed)}, units.beginnings);
+  const Roundings roundings(rank.options, candidates);
+  return measure_divergences(rank, {comparison.setup(), *units.served, roundings.models(units, models)},
+                             units.beginnings);
 }
 
 }  // namespace layerpress::run

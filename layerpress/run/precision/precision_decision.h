@@ -5,7 +5,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/candidate_schemes.h"
-#include "layerpress/run/decisions/precision_units.h"
+#include "layerpress/run/precision/precision_units.h"
 
 namespace layerpress::run {
 

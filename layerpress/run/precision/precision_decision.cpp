@@ -1,4 +1,4 @@
-#include "layerpress/run/decisions/precision_decision.h"
+#include "layerpress/run/precision/precision_decision.h"
 
 #include <algorithm>
 #include <cmath>

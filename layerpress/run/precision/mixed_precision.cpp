@@ -1,4 +1,4 @@
-#include "layerpress/run/decisions/mixed_precision.h"
+#include "layerpress/run/precision/mixed_precision.h"
 
 #include <c10/core/InferenceMode.h>
 
@@ -18,15 +18,17 @@
 #include "layerpress/output/journal.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/run_folder.h"
+#include "layerpress/plan/machine_rates.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/compression/settled_setup.h"
 #include "layerpress/run/decisions/decisions.h"
-#include "layerpress/run/decisions/precision_decision.h"
 #include "layerpress/run/decisions/scheme_comparison.h"
+#include "layerpress/run/precision/precision_decision.h"
 #include "layerpress/run/results/hub_transfers.h"
 
 namespace layerpress {
@@ -180,13 +182,43 @@ void check_output(const OneshotOptions& options, const setup::RunSetup& setup, d
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
 }
 
-/// Refuses first what would refuse the run that follows, with any choice.
-void check_following(const OneshotOptions& options, MeasuredUnits units, std::uint64_t others,
-                     const Vocabulary& vocabulary, const Rank& rank) {
-  units.predicted.assign(units.units.size(), std::vector<double>(options.schemes.size(), 0));
+/// All that the measurement refers to.
+struct Measured {
+  SchemeComparison comparison;
+  MeasuredUnits units;
+  Vocabulary vocabulary;
+  std::uint64_t others = 0;  ///< bytes
+};
+
+Measured prepare(Rank& rank) {
+  const OneshotOptions& options = rank.options;
+  Names rounded = options.schemes;
+  std::erase(rounded, recipe::kLeftAlone);
+  Measured measured;
+  measured.comparison = set_up_comparison(rank, rounded, options.algorithm == "gptq");
+  measured.units = sized_units(rank, options.schemes, measured.comparison);
+  measured.vocabulary = vocabulary_of(options, measured.comparison.setup());
+  measured.others = other_bytes(measured.comparison.setup(), measured.vocabulary);
+  require_useful_limit(options, measured.units, measured.others);
+  return measured;
+}
+
+/// A run that may follow: as if a unit lost the less, the more bits it has.
+MixedPrecision assumed_choice(const OneshotOptions& options, const Measured& measured) {
+  MeasuredUnits units = measured.units;
   units.left.assign(units.units.size(), 1);
-  const Json any = precision_decision(options, units, others, vocabulary.group);
-  const OneshotOptions following = with_recipe(options, any["recipe"].get<std::string>());
+  for (std::size_t u = 0; u < units.units.size(); ++u)
+    for (std::size_t c = 0; c < options.schemes.size(); ++c)
+      units.options[u][c].loss = units.predicted[u][c] = 1.0 / static_cast<double>(1 + units.options[u][c].bits);
+  MixedPrecision assumed;
+  assumed.decision = precision_decision(options, units, measured.others, measured.vocabulary.group);
+  assumed.options = with_recipe(options, assumed.decision["recipe"].get<std::string>());
+  return assumed;
+}
+
+/// Refuses first what would refuse the run that follows, with any choice.
+void check_following(const Rank& rank, const Measured& measured) {
+  const OneshotOptions following = assumed_choice(rank.options, measured).options;
   RunControl quiet = rank.control;
   quiet.events = nullptr;
   settle(setup::set_up(following, rank.group, quiet, assume_decisions), following, rank.group, quiet);
@@ -228,18 +260,14 @@ void add_measured(Rank& rank, const Names& candidates, const SchemeComparison& c
 Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
   options.imatrix.clear();  // the run that follows writes it
   Rank rank{options, control, group};
-  Names rounded = options.schemes;
-  std::erase(rounded, recipe::kLeftAlone);
-  SchemeComparison comparison = set_up_comparison(rank, rounded, options.algorithm == "gptq");
-  if (writes) check_output(options, comparison.setup(), group);
-  MeasuredUnits units = sized_units(options.schemes, comparison);
-  const Vocabulary vocabulary = vocabulary_of(options, comparison.setup());
-  const std::uint64_t others = other_bytes(comparison.setup(), vocabulary);
-  require_useful_limit(options, units, others);
-  if (writes) check_following(options, units, others, vocabulary, rank);
-  measure_units(rank, options.schemes, comparison, units);
-  Json decision = precision_decision(options, units, others, vocabulary.group);
-  add_measured(rank, options.schemes, comparison, units, decision);
+  Measured measured = prepare(rank);
+  if (writes) {
+    check_output(options, measured.comparison.setup(), group);
+    check_following(rank, measured);
+  }
+  measure_units(rank, options.schemes, measured.comparison, measured.units);
+  Json decision = precision_decision(options, measured.units, measured.others, measured.vocabulary.group);
+  add_measured(rank, options.schemes, measured.comparison, measured.units, decision);
   decision["seconds"] = rank.timer.seconds();
   return decision;
 }
@@ -265,6 +293,32 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
                               chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>(),
                               measured_words(chosen.decision)));
   return chosen;
+}
+
+PlannedPrecision plan_precision(OneshotOptions options, const RunControl& control, dist::Group& group) {
+  const c10::InferenceMode inference;
+  check_choice(options);
+  options.imatrix.clear();
+  Rank rank{options, control, group};
+  const Measured measured = prepare(rank);
+  const setup::RunSetup& setup = measured.comparison.setup();
+  const data::CalibrationSet set =
+      load_set(options, setup, setup::agree_on_data(options.dataset_split, group), group, control);
+  PlannedPrecision planned;
+  planned.assumed = assumed_choice(options, measured);
+  planned.steps = Json::array();
+  for (const MeasuringStep& step : plan_measurement(rank, options.schemes, measured.comparison, measured.units, set)) {
+    const plan::MachineRates rates = plan::measure_rates(step.setup, options.model);
+    double seconds = 0;
+    for (const plan::SubgraphPlan& subgraph : step.plan.memory.subgraphs)
+      seconds += plan::estimated_seconds(subgraph, rates);
+    planned.steps.push_back({{"name", step.name},
+                             {"peak_bytes", step.plan.memory.peak.host},
+                             {"device_peak_bytes", step.plan.memory.peak.device},
+                             {"smallest_budget_bytes", step.plan.smallest_budget},
+                             {"seconds", seconds}});
+  }
+  return planned;
 }
 
 }  // namespace run

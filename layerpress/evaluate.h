@@ -42,7 +42,7 @@ struct EvaluateOptions {
     field("tasks", self.tasks, "tasks of lm-evaluation-harness to run, such as gsm8k; with or without --dataset");
     field("task-folder", self.task_folder, "folder with further tasks (YAML)");
     field("engine", self.engine, "engine that runs the tasks: transformers or vllm");
-    field("limit", self.limit, "documents of each task (default: all)");
+    field("limit", self.limit, "documents of each task (default: 0, which is all)");
     field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
     field("text-column", self.text_column, "column that holds the text");
     field("num-samples", self.num_samples, "how many samples to use");

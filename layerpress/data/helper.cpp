@@ -105,6 +105,12 @@ HelperAnswer run_helper(Json request, const RunControl& control) {
       {{interpreter, "-s", helper_script().string()}, request_text(request), hint, /*gets_hub_token=*/true}, control);
   check_success(result, interpreter);
   HelperAnswer answer{read_token_file(output), Json::parse(last_line(result.output), nullptr, false)};
+  if (json_has(answer.summary, "cut_to"))
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("[data] texts are cut to {} tokens, the tokenizer's model_max_length, not to "
+                    "--max-seq-length {}",
+                    summary_count(answer.summary, "cut_to"), request["max_seq_length"].get<std::int64_t>()));
   const bool masked = !answer.set.loss_mask.empty() || answer.set.tokens.empty();
   if (request["use_loss_mask"].get<bool>() && !masked) refuse_summary();
   return answer;

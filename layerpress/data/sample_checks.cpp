@@ -1,6 +1,8 @@
 #include "layerpress/data/sample_checks.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "layerpress/base/error.h"
@@ -29,7 +31,8 @@ void report_count(const SampleCount& count, const DatasetOptions& options, const
   // A token file has as many as were asked for when it was made.
   const bool is_chosen =
       options.num_samples != DatasetOptions().num_samples || !options.dataset.ends_with(".safetensors");
-  if (count.samples < options.num_samples && is_chosen)
+  const bool means_all = options.num_samples >= std::numeric_limits<std::int32_t>::max();
+  if (count.samples < options.num_samples && is_chosen && !means_all)
     control.message(LogLevel::kWarning,
                     fmt::format("[data] {}: {} samples were requested, but only {} exist; all are used{}",
                                 options.dataset, options.num_samples, count.samples, skipped));

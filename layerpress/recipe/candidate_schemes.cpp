@@ -57,7 +57,8 @@ OrderedJson group_of(const std::string& name, const std::vector<std::string>& ta
 
 void check_candidates(const OneshotOptions& options, const std::vector<std::string>& names, bool takes_none) {
   for (const std::string& name : names) {
-    if (std::count(names.begin(), names.end(), name) > 1)
+    if (std::count_if(names.begin(), names.end(),
+                      [&](const std::string& other) { return upper_case(other) == upper_case(name); }) > 1)
       throw UsageError("[options] --schemes: {} is named twice; name it once", name);
     if (takes_none && name == kLeftAlone) continue;
     if (asks_for_gguf(options))

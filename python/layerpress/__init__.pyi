@@ -311,7 +311,7 @@ def evaluate(
     tasks: str | list[str] | None = None,  # tasks of lm-evaluation-harness to run, such as gsm8k; with or without --dataset
     task_folder: str | PathLike[str] | None = None,  # folder with further tasks (YAML)
     engine: str | None = None,  # engine that runs the tasks: transformers or vllm
-    limit: int | None = None,  # documents of each task (default: all)
+    limit: int | None = None,  # documents of each task (default: 0, which is all)
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # column that holds the text
     num_samples: int | None = None,  # how many samples to use

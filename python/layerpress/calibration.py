@@ -16,6 +16,8 @@ from .image_rows import PROCESSED, has_images, is_processed, refuse_sound, wante
 from .progress import logger
 from .wording import in_python
 
+_WITH_TEXT = ("messages", "conversations", "pixel_values")
+
 
 class Items:
     """The rows of a dataset, of the wanted split, as the caller's functions change them. They can be read several times."""
@@ -28,13 +30,14 @@ class Items:
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
         self._dataset = _Kept(dataset) if iter(dataset) is dataset else dataset
         self._preprocess, self._collator = preprocess, collator
+        self._column = options.get("text_column") or "text"
         self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
         return _apart(self._changed(item) for item in self._dataset)
 
     def _changed(self, item: Any) -> Any:
-        item = self._preprocess(item) if self._preprocess else item
+        item = self._preprocessed(item, self._preprocess) if self._preprocess else item
         if self._collator is None:
             return item
         if hasattr(item, "keys") and item.get("input_ids") is not None:
@@ -44,6 +47,15 @@ class Items:
                            "input_ids if it changes them")
         self._warned = True
         return item
+
+    def _preprocessed(self, item: Any, function: Callable) -> Any:
+        """The row that the function returns. What has nothing to calibrate on is added to the row, as the datasets package's map() does;
+        None stands for the row, which the function has changed."""
+        made = function(item)
+        usable = {"input_ids", self._column, *_WITH_TEXT}
+        if not hasattr(item, "keys") or made is not None and (not hasattr(made, "keys") or usable & set(made.keys())):
+            return made
+        return {**dict(item), **(made or {})}
 
     def have_images(self) -> bool:
         return any(has_images(item) for item in self)
@@ -63,7 +75,7 @@ class _Kept:
 
 
 class Rows:
-    """A dataset as rows that the program knows: {"input_ids"}, {"text"} or {"messages"}, one kind for all."""
+    """A dataset as rows that the program knows: {"input_ids"} for all, or {"text"} and {"messages"}."""
 
     def __init__(self, items: Items, options: dict[str, Any], unread: tuple[str, ...] = ()):
         """Rows with something in one of the columns `unread` are refused."""
@@ -85,8 +97,8 @@ class Rows:
                     break
                 row = self._row(item, number)
                 kinds.add(next(iter(row)))
-                if len(kinds) > 1:
-                    raise DataError(f"[python.dataset] row {number}: the rows before hold another kind of data; pass one kind")
+                if len(kinds) > 1 and "input_ids" in kinds:
+                    raise DataError(f"[python.dataset] row {number}: the rows before hold another kind of data; pass token ids for all or for none")
                 filled += bool(next(iter(row.values())))
                 file.write(_json_of(row, number) + "\n")
         if not kinds:
@@ -117,10 +129,14 @@ class Rows:
             return self._row_of_ids(item, number)
         if isinstance(item.get(self._column), str):
             return {"text": item[self._column]}
-        messages = next((item[name] for name in ("messages", self._column, "conversations") if item.get(name) is not None), None)
-        if isinstance(messages, (list, tuple)):
-            return {"messages": list(messages), **_tools(item.get("tools"), number)}
-        if self._column in columns and item[self._column] is None:
+        filled = next((name for name in ("messages", self._column, "conversations") if item.get(name) is not None), None)
+        if filled is not None:
+            messages = _plain(item[filled])
+            if not isinstance(messages, list):
+                raise DataError(f"[python.dataset] row {number}: {filled} holds a {type(item[filled]).__name__}, neither a text nor a list of "
+                                "messages; mend the row")
+            return {"messages": messages, **_tools(_plain(item.get("tools")), number)}
+        if columns & {self._column, "messages", "conversations"}:
             return {"text": ""}  # skipped, as in a file
         raise DataError(f"[python.dataset] row {number} has the columns {', '.join(sorted(map(str, columns)))}; wanted is input_ids, "
                         f"{self._column}, messages or conversations: name the text with text_column")
@@ -129,18 +145,23 @@ class Rows:
         if hasattr(item["input_ids"], "keys"):  # what apply_chat_template of transformers 5 returns
             item = {**item, **item["input_ids"]}
         ids = _ids(_list(item["input_ids"]), number)
-        mask = _list(item.get("loss_mask")) if self._masked else None
-        keep = _list(item.get("attention_mask"))  # 0 marks padding
-        if keep is not None and _depth(keep) == 2:
-            keep = keep[0]
-        if keep is not None and len(keep) != len(ids):
-            raise DataError(f"[python.dataset] row {number}: attention_mask has {len(keep)} entries for {len(ids)} token ids; make it as "
-                            "long")
-        if keep is not None:
-            mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
-            ids = [value for value, kept in zip(ids, keep) if kept]
+        masks = {name: _plain(item.get(name)) for name in ("attention_mask", *(("loss_mask",) if self._masked else ()))}
+        masks = {name: mask[0] if _depth(mask) == 2 else mask for name, mask in masks.items()}
+        ids, mask = _without_padding(masks, ids, number)
         _check_positions(_list(item.get("position_ids")), len(ids), number)
-        return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
+        return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": mask}
+
+
+def _without_padding(masks: dict[str, Any], ids: list[int], number: int) -> tuple[list[int], Optional[list[int]]]:
+    """Token ids and loss mask, as the helper takes them from files."""
+    from layerpress_data.errors import DataError as Unreadable
+    from layerpress_data.loss_mask import checked_mask, without_padding
+
+    try:
+        kept, mask = without_padding(f"row {number}", masks, ids)
+        return kept, None if mask is None else checked_mask(f"row {number}", mask, kept)
+    except Unreadable as fault:
+        raise DataError(in_python(f"[python.dataset] {fault}")) from None
 
 
 def _json_of(row: dict[str, Any], number: int) -> str:
@@ -171,7 +192,7 @@ def preprocessing(given: Any) -> Optional[Callable]:
 
 
 # Of tokenizers; save_pretrained() forgets those that were set afterwards.
-_SETTINGS = {"truncation_side": "right", "padding_side": "right", "model_max_length": None}
+_SETTINGS = {"truncation_side": "right", "padding_side": "right", "model_max_length": None, "split_special_tokens": False}
 # What a class of its own may do otherwise; the helper makes a tokenizer of the saved files.
 _METHODS = ("__call__", "_encode_plus", "_tokenize", "apply_chat_template", "encode", "tokenize")
 
@@ -219,6 +240,10 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
     if done.returncode != 0:
         said = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise DataError(in_python(said[-1]) if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
+    summary = json.loads(done.stdout.splitlines()[-1])
+    if "cut_to" in summary:
+        logger.warning("texts are cut to %d tokens, the tokenizer's model_max_length, not to max_seq_length=%d", summary["cut_to"],
+                       request.get("max_seq_length", 2048))
     return written
 
 
@@ -259,6 +284,14 @@ def _apart(items: Iterable[Any]) -> Iterator[Any]:
 
 def _list(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """Lists in place of arrays and tuples, as they stand in the cells of tables."""
+    value = _list(value)
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return {name: _plain(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _depth(value: Any) -> int:

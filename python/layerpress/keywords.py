@@ -7,6 +7,8 @@ from typing import Any
 from .errors import UsageError
 from .progress import logger
 
+ALL_SAMPLES = 2**31 - 1  # more than any dataset has
+
 # Another word for the same option.
 RENAMED = {
     "precision": "dtype",
@@ -59,10 +61,12 @@ def to_options(keywords: dict[str, Any]) -> dict[str, Any]:
             default, reason = ONLY_DEFAULT[name]
             if value != default and value != {}:
                 raise UsageError(f"[python.oneshot] {name}={value!r} is not possible: {reason}")
+        elif name == "num_calibration_samples" and value is None:
+            options[name] = ALL_SAMPLES
         elif value is not None:
             option = RENAMED.get(name, name)
             if option in options:
-                raise UsageError(f"[python.oneshot] {name}: {option} is given twice")
+                raise UsageError(f"[python.oneshot] {option}: is given twice, once by LLM Compressor's name; leave one out")
             options[option] = _split(value) if option == "dataset_split" else value
     return options
 

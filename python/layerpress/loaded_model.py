@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 import shutil
 import tempfile
 import weakref
@@ -27,8 +28,9 @@ def is_model(value: Any) -> bool:
 class LoadedModel:
     """A model in memory, as the extension module takes it."""
 
-    def __init__(self, model: Any):
-        self.model = model
+    def __init__(self, model: Any, download: bool = False):
+        """`download`: whether its tokenizer may be fetched."""
+        self.model, self._download = model, download
         self._origin = str(getattr(model.config, "_name_or_path", ""))
         self.name = self._origin or type(model).__name__
         _warn_of_code(model)
@@ -50,7 +52,7 @@ class LoadedModel:
         if not self._origin:  # the hub may have something else of the class's name
             raise UsageError(f"[python.oneshot] {self.name}: a model that was not loaded from a folder or an id has no tokenizer; pass "
                              "tokenizer= or tokenized data")
-        return tokenizer_of(self._origin, takes_images(self.config))
+        return tokenizer_of(self._origin, takes_images(self.config), self._download)
 
     def stand_for(self, output: Path, tokenizer: Any, writes: bool, keeper: Any) -> None:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`. `keeper`: what
@@ -80,16 +82,23 @@ class LoadedModel:
         self.model.save_pretrained = ResultSaver(self.model, output, writes, keeper)
 
 
-def tokenizer_of(name: str, images: bool) -> Any:
-    """The tokenizer of a folder or an id; with `images` the processor, if there is one."""
+def tokenizer_of(name: str, images: bool, download: bool = False) -> Any:
+    """The tokenizer of a folder or an id, such as ORG/NAME@REVISION; with `images` the processor, if there is one. Runs no code of the
+    checkpoint, and fetches nothing without `download`."""
     from transformers import AutoProcessor, AutoTokenizer
 
+    place, _, revision = (name, "", "") if os.path.exists(name) else name.partition("@")
     for kind in (AutoProcessor, AutoTokenizer) if images else (AutoTokenizer, AutoProcessor):
         try:
-            return kind.from_pretrained(name)
-        except (OSError, ValueError, KeyError):
+            return kind.from_pretrained(place, revision=revision or "main", local_files_only=not download, trust_remote_code=False)
+        except (OSError, ValueError, KeyError, NotImplementedError):
             continue
-    raise UsageError(f"[python.oneshot] {name}: no tokenizer is there for it; pass tokenizer= or tokenized data")
+        except Exception as fault:  # of the network, of a class of the package's
+            reason = (str(fault).splitlines() or [""])[0]
+            raise UsageError(f"[python.oneshot] {name}: its tokenizer cannot be loaded ({type(fault).__name__}: {reason}); pass tokenizer= or "
+                             "tokenized data") from None
+    hint = "" if download or os.path.exists(name) else ", or download=True, which fetches it"
+    raise UsageError(f"[python.oneshot] {name}: no tokenizer is there for it; pass tokenizer= or tokenized data{hint}")
 
 
 def dispatch_for_generation(model: Any, *_: Any, **__: Any) -> Any:

@@ -22,7 +22,7 @@ _READERS = ("AutoAWQConverter", "CompressedTensorsDequantizer", "FP8BlockDequant
 
 
 def model_free_ptq(model_stub: str | os.PathLike, save_directory: str | os.PathLike, scheme: Any = None, config: Any = None,
-                   ignore: Iterable[str] = (), max_workers: int = 1, device: Any = None, converter: Any = None,
+                   ignore: str | Iterable[str] = (), max_workers: int = 1, device: Any = None, converter: Any = None,
                    **options: Any) -> Summary:
     """Compresses a checkpoint, a folder or an id, without data: the weights are rounded to nearest, layer by layer.
 
@@ -39,8 +39,9 @@ def model_free_ptq(model_stub: str | os.PathLike, save_directory: str | os.PathL
         raise UsageError(f"[python.model_free_ptq] converter: a {type(converter).__name__} is not possible; leave it out where it "
                          "dequantizes: Layerpress reads quantized checkpoints itself")
     given = {"download": not _is_offline(model_stub), "device": _device(device), **options}
-    return oneshot(os.fspath(model_stub), recipe=_recipe(scheme, config, list(ignore)), output_dir=os.fspath(save_directory),
-                   pipeline="datafree", **given)
+    ignored = [ignore] if isinstance(ignore, str) else list(ignore or ())
+    return oneshot(os.fspath(model_stub), recipe=_recipe(scheme, config, ignored), output_dir=os.fspath(save_directory), pipeline="datafree",
+                   **given)
 
 
 def _recipe(scheme: Any, config: Any, ignore: list[str]) -> QuantizationModifier:

@@ -34,6 +34,21 @@ def _of_instruction(row: dict) -> dict:
     return {"text": "\n\n".join([*parts, f"### Response:\n{row.get('output') or ''}"])}
 
 
+def _of_program(row: dict) -> dict:
+    """The Alpaca prompt for programs. LLM Compressor leaves most answers out."""
+    return {"text": "Below is an instruction that describes a programming task. Write a program that appropriately completes the request.\n\n"
+                    f"### Instruction:\n{row['instruction']}\n\n### Response:\n{row.get('output') or ''}"}
+
+
+def _of_article(row: dict) -> dict:
+    return {"text": f"Article:\n{row['article']}\n\n### Summarization:\n{row['highlights']}\n"}
+
+
+def _of_question(row: dict) -> dict:
+    answer = row.get("answer")
+    return {"text": f"Question: {row['question']}\nAnswer:" + (f" {answer}" if answer is not None else "")}
+
+
 def _as_it_is(row: dict) -> dict:
     return {"text": row["text"]}
 
@@ -45,8 +60,12 @@ def _of_picture(row: dict) -> dict:
 
 
 NAMED = {
+    "c4": Named("allenai/c4", _as_it_is),
+    "cnn_dailymail": Named("cnn_dailymail", _of_article, configuration="3.0.0"),
+    "evolcodealpaca": Named("theblackcat102/evol-codealpaca-v1", _of_program),
     "flickr": Named("lmms-lab/flickr30k", _of_picture),
     "flickr30k": Named("lmms-lab/flickr30k", _of_picture),
+    "gsm8k": Named("openai/gsm8k", _of_question),
     "open_platypus": Named("garage-bAInd/Open-Platypus", _of_instruction),
     "perfectblend": Named("mlabonne/open-perfectblend", _of_conversations),
     "ultrachat": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),

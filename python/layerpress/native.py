@@ -45,8 +45,14 @@ def options_of(function: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return {names[name]: _plain(value, function, name) for name, value in keywords.items() if value is not None}
 
 
+def scalar(value: Any) -> Any:
+    """A number of numpy as Python's."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+
+
 def _plain(value: Any, function: str, name: str) -> Any:
     """Paths as text, a list as on the command line taken apart, dtypes as words."""
+    value = scalar(value)
     kind = next(option["type"] for option in TABLES[function] if option["name"].replace("-", "_") == name)
     if kind == "list[str]":
         return _SEPARATORS.split(value) if isinstance(value, str) else [str(entry) for entry in value]

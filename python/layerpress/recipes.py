@@ -33,8 +33,12 @@ def recipe_text(recipe: Any) -> Optional[str]:
         return recipe_text(recipe.recipe)
     if isinstance(recipe, MixedPrecision):
         return recipe["recipe"]
-    if recipe is None or isinstance(recipe, (str, os.PathLike)):
-        return None if recipe is None else os.fspath(recipe)
+    if recipe is None:
+        return None
+    if isinstance(recipe, (str, os.PathLike)):
+        if not os.fspath(recipe):
+            raise RecipeError("[python.recipe] the text is empty: nothing would be done; pass None for the default scheme")
+        return os.fspath(recipe)
     # A mapping holds a type once, so that each modifier has a group of its own.
     groups = {f"group_{index}_modifiers": {modifier.type_of_recipe: modifier.arguments}
               for index, modifier in enumerate(_flat(recipe))}

@@ -62,10 +62,9 @@ def _own_tokenizer(request: _Request) -> Any:
     given = request.tokenizer
     if given is None:
         return None
-    name = request.model if os.path.exists(request.model) else request.model.partition("@")[0]
     into_file = str(request.options.get("output", "")).endswith(".gguf")  # which takes no settings
     with TemporaryFolder() as folder, contextlib.suppress(UsageError):
-        own = tokenizer_of(name, hasattr(given, "image_processor"))
+        own = tokenizer_of(request.model, hasattr(given, "image_processor"))
         given_files, own_files = ({str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*")
                                    if file.is_file() and not (into_file and file.name == "tokenizer_config.json")}
                                   for place in (saved_tokenizer(given, folder / "given"), saved_tokenizer(own, folder / "own")))
@@ -126,6 +125,8 @@ def _with_dataset(model: str, dataset: Any, arguments: dict[str, Any],
     if dataset is None or isinstance(dataset, (str, os.PathLike)):
         yield {**arguments, "dataset": dataset}
         return
+    if _is_loader(dataset):
+        arguments = {count: keywords.ALL_SAMPLES, **arguments}
     with TemporaryFolder() as folder:
         wanted = {**arguments, "num_calibration_samples": arguments.get(count)}
         items = Items(dataset, wanted, None, None)
@@ -136,6 +137,11 @@ def _with_dataset(model: str, dataset: Any, arguments: dict[str, Any],
         rows = folder / "rows.jsonl"
         Rows(items, wanted, unread_columns(_config_in(model))).write(rows)
         yield {**arguments, "dataset": rows, "text_column": "text", "dataset_split": None}
+
+
+def _is_loader(dataset: Any) -> bool:
+    """Whether this is a data loader of torch. It has the rows that its maker has chosen, and all of them are used."""
+    return hasattr(dataset, "collate_fn") and hasattr(dataset, "batch_size")
 
 
 def is_in_memory(value: Any) -> bool:
@@ -209,7 +215,9 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     except BaseException as error:
         if not made and ranks is not None and ranks.size > 1:  # of what fails later, the extension module tells the others
             ranks.fail(str(error) or type(error).__name__)
-        raise
+        if made or not isinstance(error, KeyboardInterrupt):
+            raise
+        raise InterruptedError(f"[python.{function}] stopped on request while the data was read; nothing was done") from None
 
 
 @contextlib.contextmanager
@@ -225,7 +233,7 @@ def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any
     request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
-        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _takes_more_than_text(_config_of(request)))
+        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _takes_more_than_text(_config_of(request)), bool(options.get("download")))
     elif request.tokenizer is not None and not hasattr(request.tokenizer, "save_pretrained"):
         value = f"{request.tokenizer!r:.40} ({type(request.tokenizer).__name__})"
         raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
@@ -271,7 +279,7 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         request.model = source_folder(model)
         request.writes = ranks.is_first
     else:
-        request.loaded = LoadedModel(model)
+        request.loaded = LoadedModel(model, bool(options.get("download")))
         request.model = request.loaded.name
     if is_in_memory(model) and options.get("push"):
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
@@ -314,13 +322,14 @@ def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request
     rows = path.read_bytes()
     if len(set(ranks.all_gather_text(hashlib.sha256(rows).hexdigest()))) == 1:
         return str(path)
-    places = options.get("num_calibration_samples") or 512
+    counts = [int(count) for count in ranks.all_gather_text(str(rows.count(b"\n")))]
+    wanted = options.get("num_calibration_samples") or 512
+    places = min(wanted, max(counts))
     first = rows[: rows.index(b"\n") + 1]
     path.write_bytes(first * (ranks.rank * places) + rows)
     options["dataset_split"] = f"train[{ranks.rank * places}:{(ranks.rank + 1) * places}]"
-    counts = [int(count) for count in ranks.all_gather_text(str(rows.count(b"\n")))]
-    if sum(counts) >= places:  # the ranks' parts are what was asked for, together
-        options["num_calibration_samples"] = min(places, max(counts))
+    if sum(counts) >= wanted:  # the ranks' parts are what was asked for, together
+        options["num_calibration_samples"] = places
     return str(path)
 
 
@@ -340,6 +349,8 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
         if collator is not None:
             logger.warning("data_collator is not called for data in files; pass rows of input_ids if it changes them")
         return _dataset_by_name(dataset, own, options, request, folder)
+    if _is_loader(dataset):
+        options.setdefault("num_calibration_samples", keywords.ALL_SAMPLES)
     items = Items(dataset, options, preprocess, collator)
     config = _config_of(request)
     if _takes_more_than_text(config) and items.have_images():

@@ -10,21 +10,20 @@ from typing import Iterator
 from . import _native
 from .errors import Error
 
-# Keywords that scripts know better than the option's own name.
-_KEYWORDS = {"output": "output_dir"}
 _TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
 _VALUE = r"'[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*(?:,[A-Z][A-Z_/0-9]*)*\b|[a-z]+(?=:)|" \
          r"(?:fast|balanced|best|max|gptq|rtn|sequential|two_pass|basic|datafree|independent)\b"
 _OPTION = re.compile(rf"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)({_VALUE}))?(?=(:?))")
 
 
-# Rows that were passed, in the file that the program reads.
+# Rows and tokenizers that were passed, in the files that the program reads.
 _ROWS = re.compile(r"\S*/layerpress-work-\S*/rows\.jsonl(, line [0-9]+)?")
+_TOKENIZER = re.compile(r"\S*/layerpress-work-[^\s/]*/tokenizer\b")
 
 
 def in_python(text: str) -> str:
-    """`--download` as `download=True`, `--group-size 64` as `group_size=64`, `--output` as `output_dir=`."""
-    return _OPTION.sub(_keyword, _ROWS.sub(_row, text))
+    """`--download` as `download=True`, `--group-size 64` as `group_size=64`, `--output` as `output=`."""
+    return _OPTION.sub(_keyword, _TOKENIZER.sub("the tokenizer", _ROWS.sub(_row, text)))
 
 
 def _row(found: re.Match) -> str:
@@ -35,7 +34,7 @@ def _keyword(found: re.Match) -> str:
     no, name, value, colon = found.groups()
     if name not in _TYPES:
         return found.group(0)
-    keyword = _KEYWORDS.get(name, name.replace("-", "_"))
+    keyword = name.replace("-", "_")
     if _TYPES[name] == "bool":
         said = f" {value}" if value else ""
         return keyword + ("" if colon and not value else f"={not no}") + said

@@ -6,7 +6,7 @@ import json
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Optional
 
 from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line
@@ -38,6 +38,19 @@ def find_chat_template(directory: Path, with_tools: bool = False) -> str:
     return templates["default"]
 
 
+_PROBE = "layerpress-probe"
+_FIRST_ROLES = ("system", "developer")
+
+
+def _texts_of_parts(message: dict) -> Optional[list[str]]:
+    """The texts of a message of nothing but parts of text."""
+    parts = message.get("content")
+    if not isinstance(parts, (list, tuple)) or not parts:
+        return None
+    texts = [part["text"] for part in parts if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)]
+    return texts if len(texts) == len(parts) else None
+
+
 class Rendered(NamedTuple):
     """A conversation as text, and the parts of it that `{% generation %}` blocks mark: (first, last + 1) character."""
 
@@ -50,6 +63,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, directory: Path):
         self._directory = directory
+        self._reads_parts: dict[str, bool] = {}  # by role
         self._marks = re.search(r"\{%-?\s*generation\s*-?%\}", source) is not None
         try:
             import jinja2
@@ -77,7 +91,25 @@ class ChatTemplate:
         return self._render(messages, special_tokens, place)
 
     def _render(self, messages: Conversation, special_tokens: Mapping[str, str], place: str) -> Rendered:
-        variables = {**special_tokens, "messages": messages, "tools": messages.tools, "documents": None}
+        shown = [message if texts is None or self._shows_parts(message["role"], special_tokens) else {**message, "content": "".join(texts)}
+                 for message, texts in ((message, _texts_of_parts(message)) for message in messages)]
+        return self._render_as_it_is(shown, messages.tools, special_tokens, place)
+
+    def _shows_parts(self, role: str, special_tokens: Mapping[str, str]) -> bool:
+        """Whether parts of text in messages of this role come out as their text. Templates of models without images print a list as Python
+        does, or nothing."""
+        if role not in self._reads_parts:
+            message, other = {"role": role, "content": [{"type": "text", "text": _PROBE}]}, {"role": "user", "content": "Hi"}
+            try:
+                text = self._render_as_it_is([message] if role == "user" else [message, other] if role in _FIRST_ROLES else [other, message],
+                                             None, special_tokens, "").text
+            except DataError:
+                text = ""
+            self._reads_parts[role] = _PROBE in text and not any(quote + _PROBE + quote in text for quote in "'\"")
+        return self._reads_parts[role]
+
+    def _render_as_it_is(self, messages: list[dict], tools: Any, special_tokens: Mapping[str, str], place: str) -> Rendered:
+        variables = {**special_tokens, "messages": messages, "tools": tools, "documents": None}
         blocks: list[str] = []
         marked: list[tuple[int, int]] = []
         self._template.environment.follow(blocks, marked)

@@ -8,7 +8,7 @@ from typing import Mapping, Optional, Sequence
 from .chat_template import CheckpointTemplates, Rendered
 from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line
-from .length import check_length
+from .length import LengthLimit, check_length
 from .loss_mask import Masked, masked_tokens
 from .settings_file import read_json_object
 from .tokenizer_class import BACKEND, known_class
@@ -17,35 +17,40 @@ from .tokenizer_class import BACKEND, known_class
 class CheckpointTokenizer:
     """Wraps a configured `tokenizers.Tokenizer`."""
 
-    def __init__(self, directory: Path, tokenizer, truncation_side: str, template_variables: Mapping[str, str]):
+    def __init__(self, directory: Path, tokenizer, truncation_side: str, template_variables: Mapping[str, str], limit: LengthLimit):
         self._directory = directory
         self._tokenizer = tokenizer
         self._truncation_side = truncation_side
         self._template_variables = template_variables
+        self.limit = limit
         self._templates = CheckpointTemplates(directory)
         # The fast variant omits character offsets; older releases lack it.
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:
-        """Tokenizes each text and cuts it to `max_length`, special tokens included; None cuts nothing."""
+        """Tokenizes each text and cuts it to `max_length` and the tokenizer's own limit, special tokens included; None cuts nothing."""
+        longest = self.limit.within(max_length)
         if add_special_tokens:
-            check_length(self._directory, max_length, self._tokenizer.num_special_tokens_to_add(False))
+            check_length(self._directory, longest, self._tokenizer.num_special_tokens_to_add(False))
         try:
-            if max_length is None:
+            if longest is None:
                 self._tokenizer.no_truncation()
             else:
-                self._tokenizer.enable_truncation(max_length, direction=self._truncation_side)
+                self._tokenizer.enable_truncation(longest, direction=self._truncation_side)
             encodings = self._encode_batch(list(texts), add_special_tokens=add_special_tokens)
         except Exception as fault:  # the library raises plain Exception
             raise DataError(
                 f"{self._directory}: the tokenizer fails ({one_line(fault)}): restore the checkpoint's tokenizer"
             ) from None
-        return [encoding.ids for encoding in encodings]
+        samples = [encoding.ids for encoding in encodings]
+        self.limit.note(max_length, samples)
+        return samples
 
     def encode_marked(self, conversations: Sequence[Rendered], max_length: Optional[int]) -> list[Masked]:
         """Tokenizes rendered conversations, with masks of their marked parts."""
         self.encode([], max_length, False)  # sets how texts are cut
         encodings = self._tokenizer.encode_batch([each.text for each in conversations], add_special_tokens=False)
+        self.limit.note(max_length, (encoding.ids for encoding in encodings))
         return [
             masked_tokens(encoding.ids, each.marked, encoding.char_to_token)
             for encoding, each in zip(encodings, conversations)
@@ -124,4 +129,4 @@ def _set_up(directory: Path, class_name: str, loaded, settings: dict) -> Optiona
     side = settings.get("truncation_side", truncation["direction"] if truncation else "right")
     if side not in ("left", "right"):
         return None
-    return CheckpointTokenizer(directory, tokenizer, side, tokens.template_variables())
+    return CheckpointTokenizer(directory, tokenizer, side, tokens.template_variables(), LengthLimit(settings.get("model_max_length")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from layerpress_frame.program import Report
 
@@ -59,6 +59,8 @@ def prepare(request: Request) -> dict[str, int]:
         ),
         "skipped_empty": samples.skipped_empty,
     }
+    if tokenizer.cut_to is not None:
+        summary["cut_to"] = tokenizer.cut_to
     if request.rows is not None:
         return {**summary, "rows": samples.rows}
     return {**summary, "requested": request.num_samples}
@@ -75,6 +77,11 @@ class _Tokenizer:
         from .checkpoint_tokenizer import load_tokenizer
 
         return load_tokenizer(self._directory)
+
+    @property
+    def cut_to(self) -> Optional[int]:
+        """The tokenizer's own limit, if it has cut texts."""
+        return self._loaded.limit.cut_to if "_loaded" in vars(self) else None
 
     def __getattr__(self, name: str):
         return getattr(self._loaded, name)

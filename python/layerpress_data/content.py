@@ -137,7 +137,7 @@ def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation
                 f"{place}: '{name}' entry {position} is not a message: "
                 "each one is an object with 'role' and 'content', or with 'from' and 'value'"
             )
-    conversation = Conversation(_with_joined_text(_with_known_parts(place, message)) for message in messages)
+    conversation = Conversation(_with_known_parts(place, message) for message in messages)
     conversation.tools = _tools(place, tools)
     return conversation
 
@@ -184,15 +184,3 @@ def _image_part(part: dict) -> dict:
     """An image as OpenAI's messages name it, as transformers' do."""
     named = part.get("image_url")
     return {"type": "image", "url": named.get("url") if isinstance(named, dict) else named}
-
-
-def _with_joined_text(message: dict) -> dict:
-    """A message of nothing but parts of text with their text: templates of models without images print a list as Python does."""
-    parts = message.get("content")
-    if not isinstance(parts, (list, tuple)) or not parts:
-        return message
-    texts = [part["text"] for part in parts
-             if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)]
-    if len(texts) < len(parts):
-        return message
-    return {**message, "content": "".join(texts)}

@@ -10,7 +10,7 @@ from typing import Optional, Sequence
 from .chat_template import CheckpointTemplates, Rendered
 from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line, torchvision_fault
-from .length import check_length
+from .length import LengthLimit, check_length
 from .loss_mask import Masked, masked_tokens
 
 
@@ -53,17 +53,17 @@ class TransformersTokenizer:
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"
             )
         self._templates = CheckpointTemplates(directory, self._tokenizer.chat_template)
+        self.limit = LengthLimit(getattr(self._tokenizer, "model_max_length", None))
 
     def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:
+        longest = self.limit.within(max_length)
         if add_special_tokens:
-            check_length(self._directory, max_length, self._tokenizer.num_special_tokens_to_add(False))
+            check_length(self._directory, longest, self._tokenizer.num_special_tokens_to_add(False))
         try:
-            return self._tokenizer(
-                list(texts),
-                add_special_tokens=add_special_tokens,
-                truncation=max_length is not None,
-                max_length=max_length,
-            )["input_ids"]
+            samples = self._tokenizer(
+                list(texts), add_special_tokens=add_special_tokens, truncation=longest is not None, max_length=longest)["input_ids"]
+            self.limit.note(max_length, samples)
+            return samples
         except Exception as fault:
             raise DataError(f"{self._directory}: the tokenizer fails ({one_line(fault)}): restore its files") from None
 
@@ -74,9 +74,9 @@ class TransformersTokenizer:
                 "pass rows of input_ids with a loss_mask"
             )
         texts = [each.text for each in conversations]
-        encoded = self._tokenizer(
-            texts, add_special_tokens=False, truncation=max_length is not None, max_length=max_length
-        )
+        longest = self.limit.within(max_length)
+        encoded = self._tokenizer(texts, add_special_tokens=False, truncation=longest is not None, max_length=longest)
+        self.limit.note(max_length, encoded["input_ids"])
         return [
             masked_tokens(encoded["input_ids"][i], each.marked, partial(encoded.char_to_token, i))
             for i, each in enumerate(conversations)

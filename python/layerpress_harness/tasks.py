@@ -87,13 +87,19 @@ def _evaluated(model: str, tasks: Any, request: dict[str, Any]) -> tuple[float, 
     from lm_eval import simple_evaluate
     from lm_eval.api.registry import get_model
 
-    device = request.get("device") or "auto"
-    placed = {} if request["engine"] == "vllm" or device == "auto" else {"device": device}
+    placed = {} if request["engine"] == "vllm" else {"device": _device(request.get("device") or "auto")}
     engine = get_model(MODELS[request["engine"]])(pretrained=model, dtype=request.get("dtype") or "auto", **placed)
     start = time.perf_counter()
     results = simple_evaluate(engine, tasks=request["tasks"], task_manager=tasks, limit=request.get("limit") or None,
                               log_samples=False, bootstrap_iters=0)
     return time.perf_counter() - start, dict(_with_metrics(results["results"]))
+
+
+def _device(name: str) -> str:
+    """Without one, the harness takes cuda, whether it is there or not."""
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
 def _with_metrics(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

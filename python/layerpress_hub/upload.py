@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,12 @@ def replaced(folder: str) -> list[str]:
     return sorted(parts) or ["*.safetensors", "*.safetensors.index.json"]
 
 
+def stale(files: list[str], folder: str) -> list[str]:
+    """Patterns for the files of a repository that may be of an earlier upload. Those in folders are somebody else's: an adapter, perhaps."""
+    patterns = replaced(folder)
+    return [escape(name) for name in files if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)]
+
+
 def upload(folder: str, repository: str, private: bool, report: Report) -> dict[str, Any]:
     """Makes the repository where there is none, and uploads the folder, or the file beside those that are there. Weight files of an
     earlier upload that the folder does not have are deleted, because readers would take them for a part of the model."""
@@ -42,7 +50,8 @@ def upload(folder: str, repository: str, private: bool, report: Report) -> dict[
         if Path(folder).is_file():
             api.upload_file(repo_id=repository, path_or_fileobj=folder, path_in_repo=Path(folder).name, commit_message=message)
         else:
-            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, delete_patterns=replaced(folder))
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message,
+                              delete_patterns=stale(api.list_repo_files(repository), folder))
     except Exception as fault:  # of the hub's client, of the network, of the disk
         missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
         raise Fault(f"{repository}: {explained(fault, missing)}", PLACE) from None

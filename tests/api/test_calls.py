@@ -197,7 +197,7 @@ def test_errors_have_the_kinds_of_the_library(model, tmp_path):
         layerpress.inspect("no-org/no-model")
     with pytest.raises(layerpress.UsageError) as caught:
         layerpress.oneshot(model, dataset=[[1, 2]])
-    assert isinstance(caught.value, ValueError) and "output_dir= is required" in str(caught.value)
+    assert isinstance(caught.value, ValueError) and "output= is required" in str(caught.value)
     with pytest.raises(layerpress.MemoryError) as caught:
         layerpress.oneshot(model, dataset=[[1, 2]], output_dir=tmp_path / "out", group_size=32, memory_budget="1MiB", progress=False)
     assert isinstance(caught.value, MemoryError)

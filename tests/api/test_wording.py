@@ -4,8 +4,8 @@ import pytest
 
 
 @pytest.mark.parametrize("said, wanted", [
-    ("[cli] --output is required", "[cli] output_dir= is required"),
-    ("choose another --output or pass --overwrite", "choose another output_dir= or pass overwrite=True"),
+    ("[cli] --output is required", "[cli] output= is required"),
+    ("choose another --output or pass --overwrite", "choose another output= or pass overwrite=True"),
     ("add --download, or: hf download", "add download=True, or: hf download"),
     ("add --group-size 64", "add group_size=64"),
     ("[options] --pipeline: 'x' is not known", "[options] pipeline: 'x' is not known"),
@@ -25,7 +25,7 @@ def test_options_become_keywords(said, wanted):
 def test_errors_and_messages_name_keywords(model, tmp_path, caplog):
     import layerpress
 
-    with pytest.raises(layerpress.UsageError, match=r"output_dir= is required"):
+    with pytest.raises(layerpress.UsageError, match=r"output= is required"):
         layerpress.oneshot(model, dataset=[[1, 2]])
     with pytest.raises(layerpress.CheckpointError, match="download=True"):
         layerpress.inspect("no-org/no-model")

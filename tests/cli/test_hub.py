@@ -142,10 +142,11 @@ def test_push(options, private, hub, variables, results, rounding, model):
 
 @pytest.mark.nightly
 def test_push_replaces_weights_of_another_layout(hub, variables, results, rounding, model):
-    hub.models["me/result"] = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "notes.md": b"mine"}
+    hub.models["me/result"] = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "notes.md": b"mine",
+                               "adapter/adapter_model.safetensors": b"mine"}
     program.oneshot(model, results / "out", "--push", "me/result", *rounding, env=variables)
     names = hub.models["me/result"].keys()
-    assert "model.safetensors" in names and "notes.md" in names
+    assert {"model.safetensors", "notes.md", "adapter/adapter_model.safetensors"} <= names
     assert not {"model-00001-of-00002.safetensors", "model.safetensors.index.json"} & names
 
 

@@ -78,7 +78,7 @@ def variables(tmp_path):
 def test_tasks_with_a_reference(model, results, rounding, tasks, variables):
     out = program.oneshot(model, results / "out", *rounding)
     found = program.run("eval", out, "--tasks", "local_choices,local_generation", "--task-folder", tasks, "--reference", model,
-                        "--device", "cpu", env=variables).json()
+                        env=variables).json()
     assert found["engine"] == "transformers" and found["eval_time"] > 0 and "perplexity" not in found
     choices, generation = found["tasks"]["local_choices"], found["tasks"]["local_generation"]
     assert 0 <= choices["metrics"]["acc"] <= 1 and "flex_extract" not in choices
@@ -109,6 +109,7 @@ def test_missing_data_and_tasks(model, tasks, variables):
     (["--tasks", "a", "--engine", "other"], "--engine: unknown value 'other'"),
     (["--tasks", "a", "--limit", "-1"], "--limit: -1 is negative"),
     (["--dataset", "a.jsonl", "--limit", "3"], "require --tasks"),
+    (["--tasks", "a", "--task-folder", "no-folder"], "--task-folder: no-folder is not a directory"),
 ])
 def test_contradictions(options, fragment, model):
     program.fails("eval", model, *options, fragments=[fragment], code=2)

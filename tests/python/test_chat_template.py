@@ -5,6 +5,7 @@ import json
 import pytest
 from layerpress_data import rendering_limits
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
+from layerpress_data.content import Conversation
 from layerpress_data.errors import DataError
 from support import tiny_checkpoints
 from support.chat_templates import CONVERSATIONS, TEMPLATES
@@ -26,6 +27,32 @@ def test_template_renders_as_in_transformers(name, tmp_path):
     texts = [tokenizer.render(messages, "here") for messages in CONVERSATIONS]
     assert texts == reference_texts(directory)
     assert all(texts)
+
+
+PARTS = [{"role": role, "content": [{"type": "text", "text": f"{role} & "}, {"type": "text", "text": "more"}]}
+         for role in ("system", "user", "assistant")]
+BY_PART = "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("body, joined_roles", [
+    (BY_PART, []),
+    ("{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}{% endif %}{% endfor %}", []),
+    ("{% if message.content is string %}{{ message.content }}{% else %}" + BY_PART + "{% endif %}", []),
+    ("{{ message['content'] }}", ["system", "user", "assistant"]),
+    ("{{ message['content'] | tojson }}", ["system", "user", "assistant"]),
+    ("{% if message.content is string %}{{ message.content }}{% endif %}", ["system", "user", "assistant"]),
+    ("{% if message.role == 'assistant' %}{{ message.content | trim }}{% else %}" + BY_PART + "{% endif %}", ["assistant"]),
+    ("{% if message.role == 'system' %}{{ message.content }}{% else %}" + BY_PART + "{% endif %}", ["system"]),
+])
+def test_parts_of_text(body, joined_roles, tmp_path):
+    """A template that shows them gets them, as in transformers; one that prints a list, or nothing of it, gets their text."""
+    template = ("{% if messages[0].role == 'assistant' %}{{ raise_exception('first') }}{% endif %}"
+                "{% for message in messages %}<{{ message.role }}>" + body + "{% endfor %}")
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", files={"chat_template.jinja": template})
+    wanted = [{**message, "content": "".join(part["text"] for part in message["content"])} if message["role"] in joined_roles else message
+              for message in PARTS]
+    expected = AutoTokenizer.from_pretrained(directory).apply_chat_template(wanted, tokenize=False)
+    assert load_tokenizer(directory).render(Conversation(PARTS), "here") == expected and "user & more" in expected
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])

@@ -128,7 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
                    for file, content in self.hub.models[name].items()])
 
     def file(self, name, file):
-        content = self.hub.models[name][file]
+        content = self.hub.models.get(name, {}).get(file)
+        if content is None:
+            return self.missing("EntryNotFound")
         headers = {"ETag": f'"{etag(content)}"', "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         if wanted is None:

@@ -1,5 +1,8 @@
 #include "layerpress/run/evaluation/evaluation_tasks.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
@@ -27,6 +30,9 @@ void check_tasks(const EvaluateOptions& options) {
   if (options.tasks.empty() &&
       (options.limit > 0 || !options.task_folder.empty() || options.engine != EvaluateOptions().engine))
     throw UsageError("[options] --limit, --task-folder and --engine require --tasks");
+  if (std::error_code failure;
+      !options.task_folder.empty() && !std::filesystem::is_directory(options.task_folder, failure))
+    throw UsageError("[options] --task-folder: {} is not a directory; name an existing one", options.task_folder);
 }
 
 Json run_tasks(const EvaluateOptions& options, const RunControl& control) {

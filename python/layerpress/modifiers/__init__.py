@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import RecipeError
-from ..native import TABLES
+from ..native import TABLES, scalar
 
 
 class Modifier:
@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(entry) for entry in value]
-    return value
+    return scalar(value)
 
 
 @dataclasses.dataclass

@@ -111,8 +111,10 @@ Recipe read_recipe_file(const std::filesystem::path& path) {
   const std::string where = path.filename().string();
   std::error_code failure;
   const std::filesystem::file_status status = std::filesystem::status(path, failure);
-  if (!std::filesystem::exists(status) || std::filesystem::is_directory(status))
+  if (!std::filesystem::exists(status))
     throw RecipeError("[recipe.read] {}: no such file; give the path of a recipe", path.string());
+  if (std::filesystem::is_directory(status))
+    throw RecipeError("[recipe.read] {}: is a directory; give the path of a recipe", path.string());
   if (!std::filesystem::is_regular_file(status))
     throw RecipeError(
         "[recipe.read] {}: not a regular file, and a run reads its recipe more than once; write it to a file",

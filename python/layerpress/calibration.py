@@ -28,13 +28,21 @@ class Items:
         dataset = _one_split(dataset, options)
         if not isinstance(dataset, Iterable):
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
+        self._collates = getattr(getattr(dataset, "collate_fn", None), "__name__", "") == "default_collate"
         self._dataset = _Kept(dataset) if iter(dataset) is dataset else dataset
         self._preprocess, self._collator = preprocess, collator
         self._column = options.get("text_column") or "text"
         self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
-        return _apart(self._changed(item) for item in self._dataset)
+        return _apart(self._changed(item) for item in map(self._checked, self._dataset))
+
+    def _checked(self, item: Any) -> Any:
+        """Refuses a batch of lists whose first tokens torch has put together, then the second ones, and so on."""
+        if self._collates and isinstance(item.get("input_ids") if hasattr(item, "keys") else item, list):
+            raise DataError("[python.dataset] the data loader's default collate_fn turns lists of token ids around; let its dataset give tensors, or "
+                            "pass the rows themselves")
+        return item
 
     def _changed(self, item: Any) -> Any:
         item = self._preprocessed(item, self._preprocess) if self._preprocess else item

@@ -79,6 +79,20 @@ def test_how_many_rows_count(model, tmp_path):
     assert counted(model, loader, tmp_path / "some", num_calibration_samples=7) == 7
 
 
+@pytest.mark.parametrize("rows", [[[1, 2, 3], [4, 5, 6]], [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5, 6]}]])
+def test_a_loader_that_turns_lists_around(rows, model, tmp_path):
+    from torch import tensor
+    from torch.utils.data import DataLoader
+
+    import layerpress
+
+    with pytest.raises(layerpress.DataError, match="default collate_fn turns lists of token ids around"):
+        layerpress.prepare(model, DataLoader(rows, batch_size=2), tmp_path / "tokens.safetensors")
+    sound = DataLoader([{"input_ids": tensor([1, 2, 3])}, {"input_ids": tensor([4, 5, 6])}], batch_size=2)
+    assert tokens_of(model, sound, tmp_path) == [[1, 2, 3], [4, 5, 6]]
+    assert tokens_of(model, DataLoader([{"text": "w1"}, {"text": "w2"}], batch_size=None), tmp_path) == [[1], [2]]
+
+
 def with_limit(model, folder):
     """A tokenizer whose model_max_length is 3."""
     from transformers import AutoTokenizer
@@ -177,6 +191,7 @@ layerpress.oneshot(model, tokenizer=tokenizer, dataset=[{"text": "w1 w2"}], sche
 """
 
 
+@pytest.mark.nightly
 def test_tokenizers_and_the_hub(model, tmp_path):
     """One by id is fetched with download=True only. A tokenizer beside a model of the cache asks nothing of the hub."""
     hub = LocalHub()

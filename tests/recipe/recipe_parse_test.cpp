@@ -262,7 +262,8 @@ TEST_F(RecipeFileTest, MessagesNameTheFileAndTheLine) {
   expect_recipe_error([&] { read_recipe_file(write("c.md", "# no front matter\n")); }, {"c.md", "---"});
   expect_recipe_error([&] { read_recipe_file(write("d.md", "---\ns_stage:\n")); }, {"d.md", "---"});
   expect_recipe_error([&] { read_recipe_file(folder_ / "missing.yaml"); }, {"missing.yaml", "no such file"});
-  expect_recipe_error([&] { read_recipe_file(folder_); }, {folder_.filename().string(), "no such file"});
+  expect_recipe_error([&] { read_recipe_file(folder_); }, {folder_.filename().string(), "is a directory"});
+  expect_recipe_error([&] { read_recipe_file("/dev/null"); }, {"/dev/null", "not a regular file"});
 }
 
 void expect_round_trip(const Recipe& recipe) {

@@ -10,6 +10,7 @@
 
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/system/machine.h"
+#include "layerpress/base/text.h"
 #include "layerpress/execution/stage_runner.h"
 #include "layerpress/run/evaluation/model_head.h"
 #include "layerpress/run/precision/divergence_plan.h"
@@ -183,6 +184,11 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
   const setup::RunSetup& served = disturbances.served;
   return_freed_memory();  // which the plan would count as the process's own
   const plan::RunPlan plan = plan_divergences(disturbances, plan::shapes_of(samples));
+  rank.control.message(
+      LogLevel::kInfo,
+      fmt::format("[mixed_precision] comparing the predictions of {} models with rounded weights on {} tokens; "
+                  "plan: {} of memory",
+                  disturbances.models.size(), samples.token_count(), format_bytes(plan.memory.peak.host)));
   const graph::Graph& graph = served.model.traced.graph;
   const std::unique_ptr<residency::WeightSource> weights = served.model.weights();
   const std::vector<execution::Batch> batches = setup::make_batches(samples, kDivergenceBatch, graph);

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -11,6 +12,15 @@
 #include "layerpress/base/json.h"
 
 namespace layerpress::bindings {
+
+/// What of Python's integers a field holds, for a value that is one; "" for other values and fields.
+template <typename Field>
+std::string range_of(const nanobind::object& value) {
+  if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>)
+    if (nanobind::isinstance<nanobind::int_>(value) && !nanobind::isinstance<nanobind::bool_>(value))
+      return fmt::format(" from {} to {}", std::numeric_limits<Field>::min(), std::numeric_limits<Field>::max());
+  return "";
+}
 
 template <typename Field>
 const char* python_type() {
@@ -31,10 +41,11 @@ Options options_from(const nanobind::dict& given) {
     if (!given.contains(name)) return;
     ++known;
     const nanobind::object value = given[name];
-    constexpr bool kTakesBool = std::is_same_v<std::decay_t<decltype(field)>, bool>;  // which is a number to Python
+    using Field = std::decay_t<decltype(field)>;
+    constexpr bool kTakesBool = std::is_same_v<Field, bool>;  // which is a number to Python
     if ((!kTakesBool && nanobind::isinstance<nanobind::bool_>(value)) ||
         !nanobind::try_cast(value, field, /*convert=*/true))
-      throw UsageError("[options] --{}: expected {}, got {}", name, python_type<std::decay_t<decltype(field)>>(),
+      throw UsageError("[options] --{}: expected {}{}, got {}", name, python_type<Field>(), range_of<Field>(value),
                        nanobind::cast<std::string>(nanobind::repr(value)));
   });
   if (known == given.size()) return options;

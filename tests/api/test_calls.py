@@ -88,6 +88,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"propagate_error": False, "pipeline": "sequential"}, "propagate_error=False is not possible: pipeline='basic'"),
     ({"num_calibration_samples": "many"}, "num_calibration_samples: expected int, got 'many'"),
     ({"num_calibration_samples": True}, "num_calibration_samples: expected int, got True"),
+    ({"seed": -1}, "seed: expected int from 0 to 18446744073709551615, got -1"),
     ({"pipeline": "datafree"}, "pipeline='datafree': calibration data is needed by GPTQModifier"),
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"splits": "train[1:"}, "is not one: write it as train"),

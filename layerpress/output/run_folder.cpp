@@ -98,16 +98,7 @@ Json output_config(const setup::RunSetup& setup) {
         value[model::kExpertCountsKey] = (*section)[model::kExpertCountsKey];
     config[member] = std::move(value);
   }
-  const graph::Graph& graph = setup.model.traced.graph;
-  const std::set<std::string> others = setup.assignments.read_plain(graph);
-  const auto unties = [&](const auto& assigned) {
-    const graph::Node& node = graph.nodes[assigned.first];
-    const bool is_end = graph.module_name(node) == "lm_head" || graph::is_embedding(node.operation);
-    return (setup.model.traced.tied_head && is_end) ||
-           others.count(graph::weight_matrix(node.operation).value().weight) != 0;
-  };
-  const auto& linears = setup.assignments.linears;
-  if (std::any_of(linears.begin(), linears.end(), unties)) config.merge_patch(rewrite::untied_config(config));
+  if (setup::unties_head(setup.model, setup.assignments)) config.merge_patch(rewrite::untied_config(config));
   return config;
 }
 

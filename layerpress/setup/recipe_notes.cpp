@@ -10,6 +10,7 @@
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/standard_recipe.h"
+#include "layerpress/setup/assignment/compressed_modules.h"
 #include "layerpress/setup/assignment/unmatched_entries.h"
 
 namespace layerpress::setup {
@@ -136,6 +137,19 @@ void add_layer_experts(const RunSetup& setup, Notes& notes) {
         "REAPPruningModifier without 'uniform: false' keeps equally many in every layer");
 }
 
+/// What engines do otherwise with a head or embeddings that the run changes.
+void add_vocabulary_gaps(const RunSetup& setup, Notes& notes) {
+  const Json& config = setup.model.checkpoint->config();
+  const bool unties = setup.model.traced.tied_head && unties_head(setup.model, setup.assignments);
+  const bool embeddings = compressed_parts(setup.model, setup.assignments).embeddings;
+  std::set<std::string> said;
+  for (const Json* part : {&config, json_has(config, "text_config") ? &config["text_config"] : nullptr})
+    if (part != nullptr)
+      for (std::string& gap : setup.target->vocabulary_gaps(
+               json_get_or<std::string>(*part, "model_type", "config.json", ""), unties, embeddings))
+        if (said.insert(gap).second) notes.push_back(std::move(gap));
+}
+
 }  // namespace
 
 std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSetup& setup) {
@@ -150,6 +164,7 @@ std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSe
   add_left_routers(setup, notes);
   add_left_divided(setup, notes);
   add_layer_experts(setup, notes);
+  add_vocabulary_gaps(setup, notes);
   return notes;
 }
 

@@ -73,8 +73,13 @@ class CompressedTensorsTarget final : public Target {
   std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const override {
     return vllm_sparsity_gap(pruned, group);
   }
-  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const override {
-    return vllm_serving(output, schemes);
+  std::vector<std::string> vocabulary_gaps(const std::string& model_type, bool unties,
+                                           bool compresses_embeddings) const override {
+    return vllm_vocabulary_gaps(model_type, unties, compresses_embeddings);
+  }
+  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes,
+                  const CompressedParts& parts) const override {
+    return vllm_serving(output, schemes, parts);
   }
 };
 

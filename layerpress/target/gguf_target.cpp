@@ -148,7 +148,9 @@ class GgufTarget final : public Target {
     return std::nullopt;
   }
   std::string sparsity_gap(std::int64_t, std::int64_t) const override { return ""; }
-  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&) const override {
+  std::vector<std::string> vocabulary_gaps(const std::string&, bool, bool) const override { return {}; }
+  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&,
+                  const CompressedParts&) const override {
     const std::string first = parts_.empty() ? "" : "/" + shell_word(parts_) + "-00001-of-*.gguf";
     return {"llama-server -m " + shell_word(output) + first,
             "llama.cpp, Ollama or LM Studio, on any CPU or GPU that they run on"};

@@ -27,6 +27,12 @@ struct Finished {
   std::function<std::string()> card;  ///< the model card
 };
 
+/// What of a model is compressed besides linears.
+struct CompressedParts {
+  bool experts = false;
+  bool embeddings = false;
+};
+
 /// How a result is served.
 struct Serving {
   std::string command;
@@ -94,8 +100,13 @@ class Target {
                                                 std::int64_t columns, bool is_embedding) const = 0;
   /// What its engines do not do with weights of which `pruned` of each `group` of a row are zero; "": nothing is lost.
   virtual std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const = 0;
+  /// What its engines do otherwise with models of this type whose heads or embeddings a run has changed; for people. `unties`: the head has a weight
+  /// apart from the embedding's only in the result.
+  virtual std::vector<std::string> vocabulary_gaps(const std::string& model_type, bool unties,
+                                                   bool compresses_embeddings) const = 0;
   /// `schemes`: of all compressed modules.
-  virtual Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const = 0;
+  virtual Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes,
+                          const CompressedParts& parts) const = 0;
 };
 
 /// A folder in the format of compressed-tensors, for vLLM and transformers.

@@ -100,15 +100,20 @@ constexpr std::int64_t kFittingRows = 1024, kFittingColumns = 3 * 5 * 7 * 1024;
 
 }  // namespace
 
-Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes) {
+Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes,
+                     const CompressedParts& parts) {
   std::optional<Requirement> need;
   for (const QuantizationScheme& scheme : schemes) {
     if (!scheme.weights) continue;
     const std::optional<std::string> gap = vllm_kernel_gap(scheme, kFittingRows, kFittingColumns);
     const bool hopper_only = gap && gap->find(kHopperOnly) != std::string::npos;
+    const bool has_integers = scheme.weights->type == NumberType::kInt;
+    if (gap && !hopper_only && parts.experts && has_integers && scheme.input_activations)
+      return {"no vLLM kernel, and transformers loads no such experts", "an engine that is not known: " + *gap};
     if (gap && !hopper_only)
       return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + *gap};
-    const Requirement own = hopper_only ? kOnlyHopper : requirement_of(scheme);
+    Requirement own = hopper_only ? kOnlyHopper : requirement_of(scheme);
+    if (parts.embeddings || (parts.experts && has_integers)) own.processor = Processor::kNone;
     need = need ? both(*need, own) : own;
   }
   return {"vllm serve " + shell_word(output), need ? hardware_text(*need) : "what the uncompressed model needs"};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "layerpress/base/error.h"
 
@@ -124,6 +125,32 @@ std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group) {
       "{}:{} sparsity: vLLM has no kernels for it since 0.19 and runs such weights like dense ones; they are written "
       "without a sparsity_config, with which it would refuse them",
       pruned, group);
+}
+
+std::vector<std::string> vllm_vocabulary_gaps(const std::string& model_type, bool unties, bool compresses_embeddings) {
+  // Its logits come from the embedding, whatever the checkpoint has.
+  static const std::set<std::string> kWithoutHead = {"cohere", "cohere2", "cohere2_moe",
+                                                     "gemma2", "gemma3n", "gemma3n_text"};
+  static const std::set<std::string> kPlainEmbedding = {
+      "afmoe",       "bloom",        "cohere",      "cohere2",
+      "cohere2_moe", "dbrx",         "falcon",      "falcon_h1",
+      "gemma",       "gemma2",       "gemma3n",     "glm4_moe",
+      "gpt_oss",     "gptj",         "granitemoe",  "granitemoehybrid",
+      "internlm2",   "jamba",        "lfm2",        "lfm2_moe",
+      "mamba",       "mamba2",       "minicpm",     "mixtral",
+      "nemotron",    "opt",          "orion",       "phimoe",
+      "qwen3_5",     "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text",
+      "qwen3_next",  "olmo_hybrid",  "solar",       "zamba2"};
+  std::vector<std::string> gaps;
+  if (unties && kWithoutHead.count(model_type) != 0)
+    gaps.push_back(
+        fmt::format("the head gets a weight apart from the embedding's, but vLLM computes the logits of {} with the "
+                    "embedding: it ignores "
+                    "or refuses this head; leave head and embedding as they are",
+                    model_type));
+  if (compresses_embeddings && kPlainEmbedding.count(model_type) != 0)
+    gaps.push_back(fmt::format("vLLM loads the embeddings of {} uncompressed only; leave them out", model_type));
+  return gaps;
 }
 
 }  // namespace layerpress::target

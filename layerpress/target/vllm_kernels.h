@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layerpress/quant/scheme.h"
 
@@ -19,6 +20,10 @@ std::optional<std::string> vllm_kernel_gap(const quant::QuantizationScheme& sche
 
 /// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
 std::optional<std::string> vllm_embedding_gap(const quant::QuantizationScheme& scheme);
+
+/// What vLLM's classes of a model type do otherwise with a head that has a weight of its own only in the result, and with compressed
+/// embeddings. Facts as of vLLM 0.33.
+std::vector<std::string> vllm_vocabulary_gaps(const std::string& model_type, bool unties, bool compresses_embeddings);
 
 /// What is lost when vLLM reads weights of which `pruned` of each `group` are zero and that are stored dense or in codes.
 std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <utility>
 
+#include "layerpress/base/text.h"
 #include "layerpress/quant/targets/group_targets.h"
 
 namespace layerpress::target {
@@ -139,6 +141,68 @@ Layout with_experts_found(const Layout& layout, const GroupedModules& grouped) {
   return layout;
 }
 
+/// The group of a module, or -1.
+int group_of(const GroupedModules& grouped, const std::string& name) {
+  for (std::size_t m = 0; m < grouped.modules.size(); ++m)
+    if (grouped.modules[m].name == name) return grouped.groups[m];
+  return -1;
+}
+
+/// vLLM's class for heads is no linear by its name, so that the head needs a target that means its name.
+Layout with_head_found(const Layout& layout, const GroupedModules& grouped) {
+  const int group = grouped.head.empty() ? -1 : group_of(grouped, grouped.head.front());
+  if (group < 0) return layout;
+  const auto own = static_cast<std::size_t>(group);
+  const auto is_meant = [&](const Targets& targets) {
+    return std::all_of(grouped.head.begin(), grouped.head.end(), [&](const std::string& name) {
+      return quant::TargetList(targets, "targets").matches({name, {}});
+    });
+  };
+  if (is_meant(layout.targets[own])) return layout;
+  Layout pattern = layout, named = layout;
+  pattern.targets[own].push_back("re:.*" + last_part(grouped.head.front()) + "$");
+  named.targets[own].insert(named.targets[own].end(), grouped.head.begin(), grouped.head.end());
+  for (const Layout& choice : {pattern, named})
+    if (is_meant(choice.targets[own]) && is_understood(choice, grouped)) return choice;
+  return layout;
+}
+
+/// vLLM builds many embeddings without their names, so that only their class means them.
+Layout with_embeddings_found(const Layout& layout, const GroupedModules& grouped) {
+  int group = -1;
+  for (std::size_t m = 0; m < grouped.modules.size(); ++m) {
+    if (grouped.modules[m].classes.front() != "Embedding") continue;
+    if (grouped.groups[m] < 0 || (group >= 0 && group != grouped.groups[m])) return layout;
+    group = grouped.groups[m];
+  }
+  if (group < 0 || !grouped.is_whole) return layout;
+  Layout by_class = layout;
+  Targets& own = by_class.targets[static_cast<std::size_t>(group)];
+  if (std::find(own.begin(), own.end(), "Embedding") != own.end()) return layout;
+  own.emplace_back("Embedding");
+  return is_understood(by_class, grouped) ? by_class : layout;
+}
+
+/// The classes of a group of attentions, if these are all that the classes mean; otherwise nothing.
+Targets classes_of(const GroupedModules& grouped, int group) {
+  std::set<std::string> own, others;
+  for (std::size_t m = 0; m < grouped.modules.size(); ++m)
+    (grouped.groups[m] == group ? own : others).insert(grouped.modules[m].classes.front());
+  const auto is_other = [&](const std::string& name) { return others.count(name) != 0; };
+  return std::any_of(own.begin(), own.end(), is_other) ? Targets() : Targets(own.begin(), own.end());
+}
+
+/// Groups without weights, by classes where that means the same.
+Layout with_attentions_by_class(const Layout& layout, const std::vector<QuantizationScheme>& schemes,
+                                const GroupedModules& grouped) {
+  Layout by_class = layout;
+  for (std::size_t g = 0; g < schemes.size(); ++g)
+    if (const Targets classes = schemes[g].weights ? Targets() : classes_of(grouped, static_cast<int>(g));
+        !classes.empty())
+      by_class.targets[g] = classes;
+  return is_understood(by_class, grouped) ? by_class : layout;
+}
+
 std::size_t length(const std::vector<Targets>& targets) {
   std::size_t count = 0;
   for (const Targets& list : targets) count += list.size();
@@ -178,12 +242,21 @@ Layout shortest_layout(const std::vector<QuantizationScheme>& schemes, const Gro
 quant::QuantizationConfig with_targets(const std::vector<QuantizationScheme>& schemes, const GroupedModules& grouped) {
   quant::QuantizationConfig config;
   config.ignore = ignored(grouped);
-  const Layout layout = with_experts_found(shortest_layout(schemes, grouped), grouped);
-  for (std::size_t place = 0; place < layout.order.size(); ++place) {
-    QuantizationScheme scheme = schemes[layout.order[place]];
-    scheme.targets = layout.targets[layout.order[place]];
-    config.groups.emplace_back(group_name(place, schemes.size()), std::move(scheme));
+  Layout layout = with_experts_found(shortest_layout(schemes, grouped), grouped);
+  layout = with_embeddings_found(with_head_found(layout, grouped), grouped);
+  layout = with_attentions_by_class(layout, schemes, grouped);
+  std::vector<QuantizationScheme> written;
+  for (const std::size_t g : layout.order) {
+    const Targets& targets = layout.targets[g];
+    const std::size_t together = schemes[g].weights ? targets.size() : 1;  // an attention's class stands alone
+    for (std::size_t first = 0; first < targets.size(); first += together) {
+      written.push_back(schemes[g]);
+      written.back().targets.assign(targets.begin() + static_cast<std::ptrdiff_t>(first),
+                                    targets.begin() + static_cast<std::ptrdiff_t>(first + together));
+    }
   }
+  for (std::size_t place = 0; place < written.size(); ++place)
+    config.groups.emplace_back(group_name(place, written.size()), std::move(written[place]));
   return config;
 }
 

@@ -56,6 +56,13 @@ TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
   attention.input_activations = QuantizationArgs{};
   EXPECT_EQ(vllm_serving("out", {attention, preset_scheme("W4A16")}).hardware, hardware_of({"W4A16"}));
   EXPECT_EQ(vllm_serving("out", {}).hardware, "what the uncompressed model needs");
+  const std::string of_experts = vllm_serving("out", {preset_scheme("W4A16")}, {.experts = true}).hardware;
+  EXPECT_EQ(of_experts, "an NVIDIA GPU of the Ampere generation or later");
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A16")}, {.embeddings = true}).hardware, of_experts);
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("FP8_DYNAMIC")}, {.experts = true}).hardware,
+            hardware_of({"FP8_DYNAMIC"}));
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A8")}, {.experts = true}).command,
+            "no vLLM kernel, and transformers loads no such experts");
 }
 
 }  // namespace

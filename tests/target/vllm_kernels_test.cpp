@@ -77,5 +77,13 @@ TEST(ReaderSupportTest, Embeddings) {
     EXPECT_TRUE(vllm_embedding_gap(preset_scheme(preset)).has_value()) << preset;
 }
 
+TEST(VllmKernelsTest, VocabulariesOfModelTypes) {
+  EXPECT_TRUE(vllm_vocabulary_gaps("llama", true, true).empty());
+  EXPECT_TRUE(vllm_vocabulary_gaps("cohere2", false, false).empty());
+  ASSERT_EQ(vllm_vocabulary_gaps("cohere2", true, true).size(), 2u);
+  EXPECT_NE(vllm_vocabulary_gaps("gemma2", true, false).front().find("logits of gemma2"), std::string::npos);
+  EXPECT_NE(vllm_vocabulary_gaps("mixtral", true, true).front().find("embeddings of mixtral"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace layerpress::target

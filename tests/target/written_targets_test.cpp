@@ -115,5 +115,55 @@ TEST(WrittenTargetsTest, ManyGroupsSortAsTheyAreNumbered) {
   EXPECT_EQ(config.groups.back().second.targets, targets.back());
 }
 
+/// What with_targets writes for these schemes.
+Lists written_for(const std::vector<quant::QuantizationScheme>& schemes, const GroupedModules& grouped) {
+  Lists result;
+  for (const auto& [name, scheme] : with_targets(schemes, grouped).groups) result.push_back(scheme.targets);
+  return result;
+}
+
+TEST(WrittenTargetsTest, VllmFindsTheHead) {
+  GroupedModules grouped = model([](const std::string&) { return 0; });
+  grouped.groups.back() = 0;
+  grouped.head = {"lm_head", "language_model.lm_head"};
+  EXPECT_EQ(written_for({scheme_with({"Linear"})}, grouped), (Lists{{"Linear", "re:.*lm_head$"}}));
+  EXPECT_EQ(written_for({scheme_with({"Linear", "re:.*head"})}, grouped), (Lists{{"Linear", "re:.*head"}}));
+  grouped.groups.back() = 1;
+  EXPECT_EQ(written_for({scheme_with({"Linear"}), scheme_with({"lm_head"})}, grouped),
+            (Lists{{"Linear"}, {"lm_head", "re:.*lm_head$"}}));
+  grouped.groups.back() = -1;
+  EXPECT_EQ(written_for({scheme_with({"Linear"})}, grouped), Lists{{"Linear"}});
+}
+
+TEST(WrittenTargetsTest, VllmFindsEmbeddingsWithoutNames) {
+  GroupedModules grouped = model([](const std::string&) { return 0; });
+  grouped.modules.push_back({"model.embed_tokens", {"Embedding"}});
+  grouped.groups.push_back(1);
+  const std::vector schemes{scheme_with({"Linear"}), scheme_with({"re:.*embed_tokens"})};
+  EXPECT_EQ(written_for(schemes, grouped), (Lists{{"Linear"}, {"re:.*embed_tokens", "Embedding"}}));
+  grouped.is_whole = false;
+  EXPECT_EQ(written_for(schemes, grouped), (Lists{{"Linear"}, {"re:.*embed_tokens"}}));
+  grouped.is_whole = true;
+  grouped.modules.push_back({"model.embed_positions", {"Embedding"}});
+  grouped.groups.push_back(-1);
+  EXPECT_EQ(written_for(schemes, grouped), (Lists{{"Linear"}, {"re:.*embed_tokens"}}));
+}
+
+TEST(WrittenTargetsTest, AttentionsAreGroupsByClass) {
+  GroupedModules grouped = model([](const std::string&) { return 0; });
+  for (const char* name : {"m.0.attn", "m.1.attn"}) {
+    grouped.modules.push_back({name, {name[2] == '0' ? "AAttention" : "BAttention"}});
+    grouped.groups.push_back(1);
+  }
+  quant::QuantizationScheme attention = scheme_with({"re:.*attn$"});
+  attention.weights.reset();
+  EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped),
+            (Lists{{"Linear"}, {"AAttention"}, {"BAttention"}}));
+  grouped.groups.back() = -1;  // a class of its own, so the first may still be named by its
+  EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped), (Lists{{"Linear"}, {"AAttention"}}));
+  grouped.modules.back().classes = {"AAttention"};
+  EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped), (Lists{{"Linear"}, {"re:.*attn$"}}));
+}
+
 }  // namespace
 }  // namespace layerpress::target

@@ -7,6 +7,7 @@
 #include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
+#include "layerpress/setup/assignment/compressed_modules.h"
 
 namespace layerpress::run {
 namespace {
@@ -56,7 +57,8 @@ Json serving(const std::string& output, const setup::RunSetup& setup) {
   if (model::has_layer_experts(setup.model.checkpoint->config()))
     return {{"command", "no engine loads layers with different numbers of experts"},
             {"hardware", "what layerpress eval needs"}};
-  const target::Serving serving = setup.target->serving(output, schemes_of(setup));
+  const target::Serving serving =
+      setup.target->serving(output, schemes_of(setup), setup::compressed_parts(setup.model, setup.assignments));
   return {{"command", serving.command}, {"hardware", serving.hardware}};
 }
 

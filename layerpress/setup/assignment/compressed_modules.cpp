@@ -122,6 +122,17 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
   }
 }
 
+/// The linear that makes logits; -1 if something else does.
+graph::NodeId head_of(const graph::Graph& graph) {
+  for (graph::ValueId value = graph.output; !graph.is_input(value);) {
+    const graph::NodeId n = graph.values[value].producer;
+    if (graph::is_linear(graph.nodes[n].operation)) return n;
+    if (graph.nodes[n].inputs.size() != 1) return -1;
+    value = graph.nodes[n].inputs[0];
+  }
+  return -1;
+}
+
 /// Linears of an imported model that have no node are not compressed, but look as if they were.
 void add_left_out(const OpenedModel& model, const Compressed& compressed, target::GroupedModules& grouped) {
   for (const std::string& name : model.traced.left_out) {
@@ -138,6 +149,9 @@ target::CompressedModules compressed_modules(const OpenedModel& model, const com
   target::CompressedModules result;
   target::GroupedModules& grouped = result.modules;
   grouped.gpt_oss = json_get_or<std::string>(model.checkpoint->config(), "model_type", "config.json", "") == "gpt_oss";
+  for (const char* part : {"vision_config", "audio_config"})
+    grouped.is_whole = grouped.is_whole && !json_has(model.checkpoint->config(), part);
+  const graph::NodeId head = head_of(graph);
   std::set<std::string> visited;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
@@ -147,6 +161,9 @@ target::CompressedModules compressed_modules(const OpenedModel& model, const com
     visited.insert(module.name);
     const int group = compressed.group_of(n, module.name, assignments);
     if (group >= 0 || compressed.could_include(module)) add_module(module, module.other_names, group, grouped);
+    if (n != head) continue;
+    grouped.head = {module.name};
+    grouped.head.insert(grouped.head.end(), module.other_names.begin(), module.other_names.end());
   }
   for (const auto& [module, group] : compressed.kept)
     if (visited.count(module) == 0) add_module({module, {"Linear"}}, {}, group, grouped);
@@ -156,6 +173,31 @@ target::CompressedModules compressed_modules(const OpenedModel& model, const com
   result.ignored = unread_modules_to_ignore(model, compressed.targets);
   if (!assignments.attentions.empty()) result.kv_cache_scheme = *assignments.attentions.back().args;
   return result;
+}
+
+bool unties_head(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::set<std::string> others = assignments.read_plain(graph);
+  return std::any_of(assignments.linears.begin(), assignments.linears.end(), [&](const auto& assigned) {
+    const graph::Node& node = graph.nodes[assigned.first];
+    const bool is_end = graph.module_name(node) == "lm_head" || graph::is_embedding(node.operation);
+    return (model.traced.tied_head && is_end) || others.count(graph::weight_matrix(node.operation).value().weight) != 0;
+  });
+}
+
+target::CompressedParts compressed_parts(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  target::CompressedParts parts;
+  const auto add = [&](const std::string& module) {
+    parts.experts = parts.experts || module.find(".experts.") != std::string::npos;
+  };
+  for (const auto& [n, assignment] : assignments.linears) {
+    if (quant::is_dense(*assignment.scheme)) continue;
+    add(graph.module_name(graph.nodes[n]));
+    parts.embeddings = parts.embeddings || graph::is_embedding(graph.nodes[n].operation);
+  }
+  for (const std::string& weight : model.kept) add(weight);
+  return parts;
 }
 
 }  // namespace layerpress::setup

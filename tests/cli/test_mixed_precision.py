@@ -184,6 +184,20 @@ def test_cross_attention_is_measured_with_images(tmp_path, results):
         assert ("do not change the predictions on the first samples" in outcome.errors) == (kind == "texts")
 
 
+def test_no_static_scales_without_tokens(tmp_path, results):
+    """Of candidates with static scales of inputs, linears that no token reaches get none."""
+    model = tiny_mllama.save(tmp_path / "model")
+    data = tiny_mllama.write_token_file(tmp_path / "texts.safetensors", [tiny_mllama.Sample(20), tiny_mllama.Sample(12)])
+    common = [model, "--dataset", data, "--ignore", VISION_CHOICE[-1], "--target-bits"]
+    summary = tmp_path / "summary.json"
+    program.oneshot(*common[:1], results / "out", *common[1:], "9", "--schemes", "NVFP4,W8A16,none", "--group-size", "32", "--summary", summary)
+    units = json.loads(summary.read_text())["mixed_precision"]["units"]
+    crossing = [unit["scheme"] for unit in units if ".layers.1." in unit["targets"][0] or ".layers.3." in unit["targets"][0]]
+    assert crossing and "NVFP4" not in crossing and "NVFP4" in {unit["scheme"] for unit in units}
+    program.fails("oneshot", *common[:1], "--output", results / "none", *common[1:], "5", "--schemes", "NVFP4", code=None,
+                  fragments=["[mixed_precision] no token reaches", "static scales of its inputs are unknown", "such as none"])
+
+
 def test_what_decided_is_not_called_useless(model, samples, results):
     """Data that chose schemes; groups whose modules the source has in their scheme."""
     outcome = program.run("oneshot", model, "--output", results / "rtn", *CHOICE, "--dataset", samples, "--algorithm", "rtn", "--target-bits", "6")

@@ -68,6 +68,7 @@ class PrecisionDecision {
     const std::optional<recipe::PrecisionChoice> choice = choices_.within(limit_.budget());
     if (!choice) limit_.refuse_little(choices_.least_bits());
     choice_ = *choice;
+    refuse_impossible();
     if (targets().empty()) limit_.refuse_much();
   }
 
@@ -89,6 +90,16 @@ class PrecisionDecision {
   }
 
  private:
+  void refuse_impossible() const {
+    for (std::size_t u = 0; u < choice_.candidates.size(); ++u)
+      if (measured_.options[u][choice_.candidates[u]].loss >= kImpossible)
+        throw DataError(
+            "[mixed_precision] no token reaches {}, so that the static scales of its inputs are unknown, which the "
+            "schemes within "
+            "the limit need; add a scheme without them, such as {}, or samples that reach it",
+            measured_.units[u].tied.modules.front(), recipe::kLeftAlone);
+  }
+
   double bits(std::uint64_t all) const { return limit_.bits(all); }
 
   /// The KL divergence where weights are rounded to nearest, which is what can be measured before the run.

@@ -8,6 +8,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/sensitivity.h"
+#include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/decisions/measuring_run.h"
@@ -141,6 +142,20 @@ void say_unmeasured(const Rank& rank, const MeasuredUnits& units, const std::vec
       fmt::format("[mixed_precision] {} linears do not change the predictions on the first samples, so their loss is "
                   "taken from the others'; put samples that reach them first: {}",
                   modules.size(), join_first(modules, 4)));
+}
+
+/// Candidates with static scales of inputs are none for linears that no token reaches.
+void exclude_unknown_scales(const SchemeComparison& comparison, const Rounded& rounded,
+                            const std::map<std::string, const compression::ModuleReport*>& reports,
+                            MeasuredUnits& units) {
+  for (std::size_t u = 0; u < units.units.size(); ++u) {
+    const std::vector<std::string>& modules = units.units[u].tied.modules;
+    if (std::all_of(modules.begin(), modules.end(),
+                    [&](const std::string& name) { return reports.at(name)->tokens > 0; }))
+      continue;
+    for (std::size_t c = 0; c < rounded.places.size(); ++c)
+      if (quant::has_stored_inputs(*comparison.schemes[c])) units.options[u][rounded.places[c]].loss = kImpossible;
+  }
 }
 
 /// The shares of the units' losses that GPTQ leaves, weighted by their linears' errors. A unit whose inputs say nothing gets the median.
@@ -285,6 +300,7 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
       units.predicted[u][rounded.places[c]] = losses[u].divergence * quotient;
       units.options[u][rounded.places[c]].loss = losses[u].divergence * quotient * units.left[u];
     }
+  exclude_unknown_scales(comparison, rounded, reports, units);
   say_unmeasured(rank, units, unmeasured);
 }
 

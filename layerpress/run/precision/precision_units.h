@@ -19,6 +19,9 @@ struct MeasuredUnit {
   std::int64_t weights = 0;  ///< elements
 };
 
+/// The loss of a candidate that a unit cannot have.
+inline constexpr double kImpossible = 1e30;
+
 /// The units of a model, what each candidate costs there, and what was measured to know it.
 struct MeasuredUnits {
   std::vector<MeasuredUnit> units{};

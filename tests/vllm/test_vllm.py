@@ -55,7 +55,8 @@ def test_plain_model(plain):
 
 
 @pytest.mark.parametrize("scheme, options, rounded", [("W4A16", ["--group-size", "64", "--quality", "best"], False),
-                                                      ("W8A8", ["--quality", "fast"], True)])
+                                                      ("W8A8", ["--quality", "fast"], True),
+                                                      ("W8A8", ["--quality", "fast", "--ignore", ""], True)])  # the head, too
 def test_results(scheme, options, rounded, texts, plain, tmp_path):
     """Apart from the plain model by what the scheme loses, and from each other by much less."""
     out = tmp_path / "out"

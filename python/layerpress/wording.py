@@ -12,7 +12,7 @@ from .errors import Error
 
 _TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
 _VALUE = r"'[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*(?:,[A-Z][A-Z_/0-9]*)*\b|[a-z]+(?=:)|" \
-         r"(?:fast|balanced|best|max|gptq|rtn|sequential|two_pass|basic|datafree|independent)\b"
+         r"(?:Linear|fast|balanced|best|max|gptq|rtn|sequential|two_pass|basic|datafree|independent)\b"
 _OPTION = re.compile(rf"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)({_VALUE}))?(?=(:?))")
 
 

@@ -6,6 +6,7 @@ import html.parser
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
     (results / "other.html").write_text("<p>other</p>")
     for name, fragment in (("none.html", "no such file"), ("other.html", "was not written by oneshot --report")):
         program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])
+
+
+def test_figures_outlive_their_page(model, results, samples, rounding, tmp_path):
+    """A page that cannot be written does not take an evaluation's figures with it."""
+    out, page = results / "out", tmp_path / "page.html"
+    program.oneshot(model, out, *rounding, "--report", page)
+    before = page.read_bytes()
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, resource.RLIM_INFINITY))
+
+    outcome = program.run("eval", out, "--dataset", samples, "--report", page, preexec_fn=limited)
+    assert outcome.json()["perplexity"] > 0 and "the figures are complete" in outcome.errors and page.read_bytes() == before
 
 
 def test_refused_places(model, refused, rounding, results, tmp_path):

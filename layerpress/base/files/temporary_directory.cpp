@@ -52,8 +52,8 @@ TemporaryDirectory::TemporaryDirectory(fs::path parent) {
   const bool own = parent.empty();
   if (own) parent = fs::temp_directory_path(failure);
   if (failure)
-    throw IoError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
-                  failure.message());
+    throw IoError("[file.temporary] {}: {}; set TMPDIR to a writable folder",
+                  std::getenv("TMPDIR") == nullptr ? "/tmp" : std::getenv("TMPDIR"), failure.message());
   remove_abandoned(parent);
   std::string pattern = (parent / "layerpress-work-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)

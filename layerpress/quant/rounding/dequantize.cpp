@@ -32,7 +32,8 @@ kernels::ChosenScales scales_of(const QuantizedWeight& weight) {
 
 at::Tensor code_bytes(const QuantizedWeight& weight) { return weight.codes.contiguous().view(at::kChar); }
 
-constexpr std::int64_t kElementsAtOnce = 1 << 22;  // enough to fill a GPU
+constexpr std::int64_t kElementsAtOnce = 1 << 22;         // enough to fill a GPU
+constexpr std::int64_t kDecodedElementsAtOnce = 1 << 18;  // on the CPU; plans do not count so little
 
 /// With ATen operations, some rows at a time. Rows that are processed together stay inside one row of blocks, so that
 /// they have either one row of scales each or one in common.
@@ -67,7 +68,7 @@ template <typename Function>
 void for_decoded_rows(const gguf::BlockType& type, const QuantizedWeight& weight, Function&& use) {
   const std::int64_t rows = weight.codes.size(0), columns = columns_of(type, weight);
   const at::Tensor blocks = weight.codes.to(at::kCPU).contiguous();
-  const std::int64_t step = std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, columns));
+  const std::int64_t step = std::max<std::int64_t>(1, kDecodedElementsAtOnce / std::max<std::int64_t>(1, columns));
   for (std::int64_t first = 0; first < rows; first += step) {
     at::Tensor values = gguf::decode_rows(type, blocks.narrow(0, first, std::min(step, rows - first)), columns);
     if (weight.global_scale.defined()) values.mul_(weight.global_scale.to(at::kCPU));

@@ -391,8 +391,12 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   if (!options.dataset.empty()) result = measure_on_text(options, control);
   if (!options.tasks.empty()) result.tasks = run::run_tasks(options, control);
   result.seconds = timer.seconds();
-  run::add_to_report(options, result, control);
-  run::add_to_card(options, result);
+  try {
+    run::add_to_report(options, result, control);
+    run::add_to_card(options, result);
+  } catch (const IoError& error) {  // hours of measuring are not lost with a page
+    control.message(LogLevel::kError, fmt::format("{}; the figures are complete", error.what()));
+  }
   return result;
 }
 

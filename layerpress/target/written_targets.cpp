@@ -248,7 +248,8 @@ quant::QuantizationConfig with_targets(const std::vector<QuantizationScheme>& sc
   std::vector<QuantizationScheme> written;
   for (const std::size_t g : layout.order) {
     const Targets& targets = layout.targets[g];
-    const std::size_t together = schemes[g].weights ? targets.size() : 1;  // an attention's class stands alone
+    const bool apart = !schemes[g].weights && targets == classes_of(grouped, static_cast<int>(g));
+    const std::size_t together = apart ? 1 : targets.size();
     for (std::size_t first = 0; first < targets.size(); first += together) {
       written.push_back(schemes[g]);
       written.back().targets.assign(targets.begin() + static_cast<std::ptrdiff_t>(first),

@@ -163,6 +163,8 @@ TEST(WrittenTargetsTest, AttentionsAreGroupsByClass) {
   EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped), (Lists{{"Linear"}, {"AAttention"}}));
   grouped.modules.back().classes = {"AAttention"};
   EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped), (Lists{{"Linear"}, {"re:.*attn$"}}));
+  attention.targets = {"m.0.attn", "re:.*0.attn$"};
+  EXPECT_EQ(written_for({scheme_with({"Linear"}), attention}, grouped), (Lists{{"Linear"}, attention.targets}));
 }
 
 }  // namespace

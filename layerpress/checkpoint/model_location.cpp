@@ -148,7 +148,7 @@ fs::path locate_model(const std::string& model) {
   const fs::path folder = cache_folder(*hub_model);
   const std::string revision = hub_model->revision.empty() ? "main" : hub_model->revision;
   const std::string commit = read_ref(folder / "refs" / revision).value_or(revision);
-  const fs::path snapshot = folder / "snapshots" / commit;
+  fs::path snapshot = folder / "snapshots" / commit;
   // A revision with a slash can only be a ref. As a path below snapshots/ it would name a folder inside a model.
   if (commit.find('/') == std::string::npos && fs::is_directory(snapshot, failure)) return snapshot;
   if (has_near_folder(model)) refuse_missing_folder(model);

@@ -81,7 +81,7 @@ void Onload::reload(const std::string& name) {
   computed_.erase(name);
 }
 
-void Onload::replace(const std::string& name, at::Tensor value) {
+void Onload::replace(const std::string& name, const at::Tensor& value) {
   parameters_.at(name) = value.to(placement_.device, placement_.dtype);
   changed_.erase(name);
   computed_.erase(name);

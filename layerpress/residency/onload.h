@@ -31,7 +31,7 @@ class Onload {
   /// The parameter as stored, or as changed since then, in its own dtype on the computing device.
   at::Tensor original(const std::string& name) const;
   /// Sets the value of `name` from now on (compressed and dequantized again).
-  void replace(const std::string& name, at::Tensor value);
+  void replace(const std::string& name, const at::Tensor& value);
   /// Sets the value of `name` back to what the source has, which is loaded again on first use.
   void reload(const std::string& name);
   /// Sets the parameter that parameter() and original() return from now on, in the stored dtype.

@@ -51,12 +51,15 @@ std::vector<BranchStage> branch_stages(const setup::RunSetup& served, graph::Val
   return stages;
 }
 
-std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const graph::Graph& graph,
-                                                                              const std::vector<graph::NodeId>& nodes,
-                                                                              const std::vector<Disturbance>& model) {
-  std::set<std::string> here;  // by module: a tied head's weight is the embedding's, too
+std::set<std::string> linear_modules(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
+  std::set<std::string> modules;  // a tied head's weight is the embedding's, too
   for (const graph::NodeId n : nodes)
-    if (graph::is_linear(graph.nodes[n].operation)) here.insert(graph.module_name(graph.nodes[n]));
+    if (graph::is_linear(graph.nodes[n].operation)) modules.insert(graph.module_name(graph.nodes[n]));
+  return modules;
+}
+
+std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const std::set<std::string>& here,
+                                                                              const std::vector<Disturbance>& model) {
   std::vector<std::pair<std::string, const compression::Quantizer*>> modules;
   for (const Disturbance& disturbance : model)
     for (const std::string& module : disturbance.modules)

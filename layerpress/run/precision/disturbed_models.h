@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,9 +41,11 @@ struct BranchStage {
 /// The stages that compute `wanted`, one for each subgraph.
 std::vector<BranchStage> branch_stages(const setup::RunSetup& served, graph::ValueId wanted);
 
-/// The modules that a disturbed model rounds among those of these nodes, each with its rounding.
-std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const graph::Graph& graph,
-                                                                              const std::vector<graph::NodeId>& nodes,
+/// The modules of the linears among these nodes.
+std::set<std::string> linear_modules(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);
+
+/// The modules that a disturbed model rounds among `here`, each with its rounding.
+std::vector<std::pair<std::string, const compression::Quantizer*>> modules_of(const std::set<std::string>& here,
                                                                               const std::vector<Disturbance>& model);
 
 /// The linears of a graph by module.

@@ -55,9 +55,9 @@ class DivergencePlanner {
   }
 
   /// What a model's rounded weights take besides the weights that they replace. Their rounding is part of the subgraph's workspace.
-  std::uint64_t disturbed_bytes(const std::vector<graph::NodeId>& nodes, const std::vector<Disturbance>& model) {
+  std::uint64_t disturbed_bytes(const std::set<std::string>& here, const std::vector<Disturbance>& model) {
     std::uint64_t bytes = 0;
-    for (const auto& [module, rounding] : modules_of(graph_, nodes, model)) {
+    for (const auto& [module, rounding] : modules_of(here, model)) {
       const graph::WeightMatrix& matrix = matrices_.at(module);
       const at::Device device = sizes_.placement().device;
       const compression::CompressionCost cost = rounding->cost({{.rows = matrix.rows,
@@ -79,11 +79,12 @@ class DivergencePlanner {
 
   void add_stage(const BranchStage& part) {
     begin(part.name, part.stage.nodes);
+    const std::set<std::string> here = linear_modules(graph_, part.stage.nodes);
     std::uint64_t replaced = 0;
     for (std::size_t m = 0; m < disturbances_.models.size(); ++m) {
-      if (modules_of(graph_, part.stage.nodes, disturbances_.models[m]).empty()) continue;
+      if (modules_of(here, disturbances_.models[m]).empty()) continue;
       branched_.insert(m);
-      replaced = std::max(replaced, disturbed_bytes(part.stage.nodes, disturbances_.models[m]));
+      replaced = std::max(replaced, disturbed_bytes(here, disturbances_.models[m]));
     }
     own().onloaded_bytes += replaced;
     const auto nothing = [](graph::ValueId) { return std::uint64_t(0); };
@@ -104,10 +105,11 @@ class DivergencePlanner {
 
   void add_predictions(const ModelHead& head) {
     begin("head", head.nodes());
+    const std::set<std::string> here = linear_modules(graph_, head.nodes());
     std::uint64_t other = 0;  // the weights of a rounded head, beside the original's
     for (const std::vector<Disturbance>& model : disturbances_.models)
-      if (!modules_of(graph_, head.nodes(), model).empty())
-        other = std::max(other, own().onloaded_bytes + disturbed_bytes(head.nodes(), model));
+      if (!modules_of(here, model).empty())
+        other = std::max(other, own().onloaded_bytes + disturbed_bytes(here, model));
     own().onloaded_bytes += other;
     const auto tokens = static_cast<double>(request_.batches.front().tokens());
     const std::int64_t vocabulary = graph_.values[graph_.output].features;

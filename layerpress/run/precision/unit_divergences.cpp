@@ -62,7 +62,7 @@ std::vector<std::string> disturb(const execution::RunContext& run, const std::ve
                                  const std::vector<Disturbance>& model, const RoundedWeights& rounded,
                                  residency::Onload& parameters) {
   std::vector<std::string> weights;
-  for (const auto& [module, rounding] : modules_of(run.graph, nodes, model)) {
+  for (const auto& [module, rounding] : modules_of(linear_modules(run.graph, nodes), model)) {
     weights.push_back(rounded.weight_of(module));
     parameters.reload(weights.back());  // its values need not be in memory beside the rounded ones
     parameters.replace(weights.back(), rounded.rounded(module, *rounding, run.placement, run.times));
@@ -142,7 +142,7 @@ class Predictions {
   void add(const Disturbances& disturbances, const RoundedWeights& rounded, double* sums) const {
     std::vector<std::size_t> with_original_head;
     for (std::size_t m = 0; m < disturbances.models.size(); ++m) {
-      if (modules_of(run_.graph, head_.nodes(), disturbances.models[m]).empty()) {
+      if (modules_of(linear_modules(run_.graph, head_.nodes()), disturbances.models[m]).empty()) {
         with_original_head.push_back(m);
         continue;
       }

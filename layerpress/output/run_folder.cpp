@@ -17,6 +17,7 @@
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/decoder_config.h"
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/rewrite/rewrite.h"
@@ -224,6 +225,7 @@ fs::path RunFolder::scratch() const {
 void RunFolder::commit() {
   if (!pending_) return;
   pending_->commit();
+  MeasurementLog::remove(options_.output);
   // The last step, because the journal is needed until the folder has its name.
   if (!is_file()) remove_leftovers(options_.output);
 }

@@ -68,12 +68,17 @@ def test_recipes(name, deep, results):
     said(name, survive_kills(deep, results / "out", ["--recipe", recipe, *data(deep)], KILLS, seed=12))
 
 
-@pytest.mark.parametrize("mode", [[], ["--no-moe-calibrate-all-experts", "--min-tokens-per-expert", "700"]], ids=["all tokens", "routed tokens"])
+PRUNED = {"a_stage": {"a_modifiers": {"REAPPruningModifier": {"sparsity": 0.5}, "GPTQModifier": {"scheme": "W8A8", **IGNORE}}}}
+
+
+@pytest.mark.parametrize("mode", [[], ["--no-moe-calibrate-all-experts", "--min-tokens-per-expert", "700"], ["--recipe", json.dumps(PRUNED)]],
+                         ids=["all tokens", "routed tokens", "pruned"])
 def test_experts(mode, tmp_path, results):
+    group = [] if "--recipe" in mode else ["--group-size", "32"]
     model = tiny_models.save(tmp_path / "experts" / "model", "Qwen3Moe", torch.bfloat16, hidden_size=256, num_hidden_layers=3, num_experts=12,
                              num_experts_per_tok=3, moe_intermediate_size=128, head_dim=64, max_position_embeddings=512)
     program.write_token_file(model.with_name("tokens.safetensors"), tiny_models.random_samples([256] * 12))
-    said("experts", survive_kills(model, results / "out", ["--group-size", "32", *mode, *data(model)], KILLS, seed=13))
+    said("experts", survive_kills(model, results / "out", [*group, *mode, *data(model)], KILLS, seed=13))
 
 
 def test_images(tmp_path, results):

@@ -35,6 +35,17 @@ def finished_subgraphs(out):
     return sum(record.get("record") == "subgraph" for record in records(out))
 
 
+def measured(out):
+    """The file of what the run into `out` measures before it writes."""
+    return out.with_name(f".{out.name}.measured.jsonl")
+
+
+def measured_records(out):
+    """The complete lines of that file without the first, which says what is measured."""
+    lines = measured(out).read_text(encoding="utf-8").splitlines(keepends=True) if measured(out).exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")][1:]
+
+
 def contents(folder):
     """All files below `folder` with their bytes."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}

@@ -40,8 +40,9 @@ void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
 }
 
 OrderedJson measure_experts(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
-                            const recipe::ModifierEntry& entry, const Calibration& calibration) {
-  return ExpertPruning::report(measured_choice(rank, setup, pruning_of(entry), changed.traced, calibration.set));
+                            const recipe::ModifierEntry& entry, const Calibration& calibration,
+                            output::MeasurementLog& log) {
+  return ExpertPruning::report(measured_choice(rank, setup, pruning_of(entry), changed.traced, calibration.set, log));
 }
 
 /// The first experts, as many as will stay.

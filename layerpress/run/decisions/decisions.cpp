@@ -9,6 +9,7 @@
 #include "layerpress/output/journal.h"
 #include "layerpress/run/decisions/chosen_experts.h"
 #include "layerpress/run/decisions/layer_sparsities.h"
+#include "layerpress/run/decisions/measuring_run.h"
 #include "layerpress/setup/assignment/group_sizes.h"
 #include "layerpress/setup/assignment/recipe_rewrites.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -18,6 +19,9 @@ namespace {
 
 /// A checksum of the tokens that a choice was made on.
 constexpr const char* kMeasuredOn = "measured_on";
+
+/// Of a measurement's log: what was decided.
+constexpr const char* kChoice = "choice";
 
 /// A new decision is its files and a line here.
 const std::vector<Decision>& decisions() {
@@ -63,9 +67,29 @@ OrderedJson earlier_choice(const OneshotOptions& options, const recipe::Modifier
   return nullptr;
 }
 
+/// All that choices are measured on.
+struct Measured {
+  setup::OpenedModel changed;
+  output::MeasurementLog log;
+};
+
+/// The value that an interrupted measurement has found, or a new one.
+OrderedJson measured_value(Rank& rank, const setup::RunSetup& setup, Measured& measured,
+                           const recipe::ModifierEntry& entry, const Decision& decision,
+                           const Calibration& calibration) {
+  const std::string arguments = entry.arguments.dump();
+  for (const Json& record : measured.log.found(kChoice))
+    if (record.value("modifier", "") == entry.type && record.value("arguments", "") == arguments)
+      return OrderedJson::parse(json_get<std::string>(record, "value", "measurement"));
+  OrderedJson value = decision.measure(rank, setup, measured.changed, entry, calibration, measured.log);
+  // As texts, because the order of members is that of the recipe.
+  measured.log.add(kChoice, {{"modifier", entry.type}, {"arguments", arguments}, {"value", value.dump()}});
+  return value;
+}
+
 /// The arguments with a choice. Refuses data other than that of an earlier one.
-OrderedJson decided(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
-                    const recipe::ModifierEntry& entry, const Decision& decision, const Calibration& calibration) {
+OrderedJson decided(Rank& rank, const setup::RunSetup& setup, Measured& measured, const recipe::ModifierEntry& entry,
+                    const Decision& decision, const Calibration& calibration) {
   OrderedJson earlier = OrderedJson::parse(
       rank.group.broadcast_text(rank.group.is_first() ? earlier_choice(rank.options, entry, decision).dump() : "", 0));
   if (!earlier.is_null()) {
@@ -78,7 +102,7 @@ OrderedJson decided(Rank& rank, const setup::RunSetup& setup, const setup::Opene
   }
   rank.control.message(LogLevel::kInfo, decision.measuring);
   OrderedJson arguments = entry.arguments;
-  arguments[decision.argument] = decision.measure(rank, setup, changed, entry, calibration);
+  arguments[decision.argument] = measured_value(rank, setup, measured, entry, decision, calibration);
   arguments[kMeasuredOn] = calibration.identity;
   return arguments;
 }
@@ -98,18 +122,20 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
   for (const Decision& decision : decisions())
     if (decision.check != nullptr) decision.check(rank, setup.recipe);
   recipe::Recipe recipe = setup.recipe;
-  std::optional<setup::OpenedModel> changed;
+  std::optional<Measured> measured;
   std::shared_ptr<dist::CoreBinding> binding;
   for (recipe::ModifierEntry& entry : recipe.modifiers) {
     const Decision* decision = open_decision(entry);
     if (decision == nullptr) continue;
     if (!calibration) {
-      changed = changed_model(rank.options, setup);
+      setup::OpenedModel changed = changed_model(rank.options, setup);
+      output::MeasurementLog::require_none(rank.options, rank.group);
       setup::require_same_request(rank.options, setup, rank.group);
       if (setup.placement.device.is_cpu()) binding = rank.group.bind_threads(setup.threads);
       calibration = load_calibration(rank, setup, setup::agree_on_data(rank.options.dataset_split, rank.group));
+      measured.emplace(std::move(changed), open_log(rank, setup, *calibration));
     }
-    entry.arguments = decided(rank, setup, *changed, entry, *decision, *calibration);
+    entry.arguments = decided(rank, setup, *measured, entry, *decision, *calibration);
   }
   for (const Decision& decision : decisions())
     if (decision.finish != nullptr) decision.finish(rank, recipe);

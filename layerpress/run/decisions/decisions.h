@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/setup/run_setup.h"
@@ -14,9 +15,11 @@ struct Decision {
   const char* chosen;     ///< for messages: "the experts that stay"
   const char* measuring;  ///< for the log: "measuring what each expert contributes"
   bool (*is_open)(const recipe::ModifierEntry& entry);
-  /// The argument's value, the same on every rank. `changed`: the model as the recipe changes it, whatever is chosen. Collective.
+  /// The argument's value, the same on every rank. `changed`: the model as the recipe changes it, whatever is chosen. `log`: for what a measurement
+  /// goes on from. Collective.
   OrderedJson (*measure)(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
-                         const recipe::ModifierEntry& entry, const Calibration& calibration);
+                         const recipe::ModifierEntry& entry, const Calibration& calibration,
+                         output::MeasurementLog& log);
   /// A value for a plan; null: the plan does not depend on it.
   OrderedJson (*assume)(const setup::RunSetup& setup, const recipe::ModifierEntry& entry) = nullptr;
   /// Refuses what could not be chosen or written, before any data is read. Throws layerpress::Error. Null: nothing.

@@ -80,6 +80,32 @@ std::vector<modifier::ExpertFigures> figures_of(const graph::Graph& graph, const
   return figures;
 }
 
+/// Of the log.
+constexpr const char* kExperts = "experts";
+
+using LayerFigures = std::vector<modifier::ExpertFigures>;
+
+void keep(output::MeasurementLog& log, const ExpertLayer& layer, const LayerFigures& figures) {
+  Json own = Json::array();
+  for (const modifier::ExpertFigures& expert : figures) own.push_back({expert.sum, expert.tokens});
+  log.add(kExperts, {{"layer", layer.name}, {"figures", std::move(own)}});
+}
+
+/// Those of the first layers, as far as an earlier run has come.
+std::vector<LayerFigures> known_figures(const std::vector<ExpertLayer>& layers, const output::MeasurementLog& log) {
+  std::vector<LayerFigures> known;
+  for (const Json& record : log.found(kExperts)) {
+    if (known.size() == layers.size() || record.value("layer", "") != layers[known.size()].name) break;
+    LayerFigures figures;
+    for (const auto& [sum, tokens] :
+         json_get<std::vector<std::pair<double, std::int64_t>>>(record, "figures", "measurement"))
+      figures.push_back({sum, tokens});
+    if (figures.size() != layers[known.size()].experts.size()) break;
+    known.push_back(std::move(figures));
+  }
+  return known;
+}
+
 /// The checkpoint with these experts only.
 std::shared_ptr<const checkpoint::Checkpoint> with_experts(const setup::RunSetup& setup,
                                                            const modifier::ExpertPruning& pruning,
@@ -92,7 +118,8 @@ std::shared_ptr<const checkpoint::Checkpoint> with_experts(const setup::RunSetup
 }  // namespace
 
 rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
-                                     const model::TracedModel& smaller, const data::CalibrationSet& set) {
+                                     const model::TracedModel& smaller, const data::CalibrationSet& set,
+                                     output::MeasurementLog& log) {
   const auto phase = rank.times.measure("measure");
   const TemporaryDirectory folder(rank.options.offload_dir);
   const graph::Graph& graph = setup.model.traced.graph;
@@ -106,21 +133,33 @@ rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, c
   whole.weights.use(setup.model.checkpoint);
   const rewrite::ExpertMixture mixture = pruning.mixture_of(setup.model);
   rewrite::KeptExperts kept = pruning.first_experts(mixture);
-  std::vector<std::vector<modifier::ExpertFigures>> figures;  // of layers with experts
+  const std::vector<LayerFigures> known = known_figures(whole.layers, log);
+  if (!known.empty())
+    rank.control.message(LogLevel::kInfo, fmt::format("{} of {} layers with experts are measured already", known.size(),
+                                                      whole.layers.size()));
+  std::vector<LayerFigures> figures;  // of layers with experts
   for (std::size_t s = 0; s < whole.body.size(); ++s) {
     rank.control.step(s, whole.body.size(), "experts of " + whole.body.name(s));
-    whole.body.run(s);
-    bool any_removed = false;
-    while (figures.size() < whole.layers.size()) {
-      const ExpertLayer& layer = whole.layers[figures.size()];
-      if (!whole.body.holds(s, layer.experts.front().node)) break;
-      figures.push_back(figures_of(whole.traced.graph, layer, contributions, rank.group));
-      if (!pruning.is_uniform()) continue;
-      kept[layer.name] = pruning.choose(mixture, figures.back());
-      any_removed = true;
+    const auto here = [&](std::size_t l) {
+      return l < whole.layers.size() && whole.body.holds(s, whole.layers[l].experts.front().node);
+    };
+    // What a layer with known figures gives is needed from the pruned model only.
+    const bool removes = pruning.is_uniform() && here(figures.size());
+    std::size_t end = figures.size();
+    while (here(end)) ++end;
+    if (!removes || end > known.size()) whole.body.run(s);
+    for (std::size_t l = figures.size(); l < end; ++l) {
+      const ExpertLayer& layer = whole.layers[l];
+      if (l < known.size()) {
+        figures.push_back(known[l]);
+      } else {
+        figures.push_back(figures_of(whole.traced.graph, layer, contributions, rank.group));
+        keep(log, layer, figures.back());
+      }
+      if (pruning.is_uniform()) kept[layer.name] = pruning.choose(mixture, figures.back());
     }
     if (s + 1 == whole.body.size()) break;
-    if (!any_removed) {
+    if (!removes) {
       pruned.body.take_over(s, whole.body);
     } else {
       pruned.weights.use(with_experts(setup, pruning, kept));

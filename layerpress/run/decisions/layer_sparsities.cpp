@@ -155,7 +155,8 @@ std::vector<double> with_mean(const Json& shares) {
 }
 
 OrderedJson measure_layers(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel&,
-                           const recipe::ModifierEntry& entry, const Calibration& calibration) {
+                           const recipe::ModifierEntry& entry, const Calibration& calibration,
+                           output::MeasurementLog&) {
   const modifier::OutlierProfile profile = modifier::outlier_profile(Json(entry.arguments), entry.where).value();
   const Layers layers = layers_of(setup, entry);
   const InputNorms norms = input_norms(rank, setup, layers, calibration);

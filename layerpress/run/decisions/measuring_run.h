@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/setup/run_setup.h"
@@ -25,7 +26,14 @@ struct Measurement {
 /// for the log. Collective.
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration);
 
-/// The same, which releases the data as soon as the batches have copies.
-Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, Calibration&& calibration);
+/// The same, which releases the data as soon as the batches have copies. It goes on behind the subgraphs whose reports `log` has, and gives it those of
+/// the others. REQUIRES: the log is that of this data. Throws CheckpointError for records that are not of this measurement.
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, Calibration&& calibration,
+                    output::MeasurementLog& log);
+
+/// The log of what is measured on this data before the run that writes the output. Collective.
+output::MeasurementLog open_log(const Rank& rank, const setup::RunSetup& setup, const Calibration& calibration);
+/// The message of a measurement that was stopped on request.
+std::string interruption(const output::MeasurementLog& log);
 
 }  // namespace layerpress::run

@@ -16,6 +16,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/output/journal.h"
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/run_folder.h"
 #include "layerpress/plan/machine_rates.h"
@@ -179,6 +180,7 @@ void check_output(const OneshotOptions& options, const setup::RunSetup& setup, d
   if (!group.is_first() || options.resume || options.overwrite) return;
   if (const auto found = find_unfinished_run(options.output))
     output::RunFolder::refuse_unfinished(options.output, *found);
+  output::MeasurementLog::require_none(options, group);
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
 }
 
@@ -265,7 +267,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
     check_output(options, measured.comparison.setup(), group);
     check_following(rank, measured);
   }
-  measure_units(rank, options.schemes, measured.comparison, measured.units);
+  measure_units(rank, options.schemes, measured.comparison, measured.units, writes);
   Json decision = precision_decision(options, measured.units, measured.others, measured.vocabulary.group);
   add_measured(rank, options.schemes, measured.comparison, measured.units, decision);
   decision["seconds"] = rank.timer.seconds();

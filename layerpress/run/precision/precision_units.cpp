@@ -230,6 +230,23 @@ plan::RunPlan largest_plan(const SchemeComparison& comparison, const MeasuredUni
   }));
 }
 
+/// The divergences of models, which the log keeps.
+std::vector<double> measured_or_known(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& samples,
+                                      output::MeasurementLog& log) {
+  constexpr const char* kPart = "divergences";
+  for (const Json& record : log.found(kPart)) {
+    auto known = json_get<std::vector<double>>(record, "figures", "measurement");
+    if (known.size() == disturbances.models.size()) return known;
+  }
+  try {
+    std::vector<double> divergences = measure_divergences(rank, disturbances, samples);
+    log.add(kPart, {{"figures", divergences}});
+    return divergences;
+  } catch (const InterruptedError&) {
+    throw InterruptedError("{}", interruption(log));
+  }
+}
+
 }  // namespace
 
 MeasuredUnits sized_units(const Rank& rank, const std::vector<std::string>& candidates,
@@ -266,18 +283,20 @@ std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<
 }
 
 void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
-                   MeasuredUnits& units) {
+                   MeasuredUnits& units, bool is_kept) {
   const Rounded rounded = rounded_candidates(candidates);
   const std::size_t count = rounded.names.size();
   Calibration calibration =
       load_calibration(rank, comparison.setup(), setup::agree_on_data(rank.options.dataset_split, rank.group));
   units.beginnings = short_samples(calibration.set, kept_tokens(rank));
   plan_measurement(rank, candidates, comparison, units, calibration.set);
+  output::MeasurementLog log =
+      is_kept ? open_log(rank, comparison.setup(), calibration) : output::MeasurementLog(rank.group);
   const Measurement measurement =
       measure(rank, comparison.setup(),
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
                           comparison.setup().assignments.linears.size(), join(rounded.names)),
-              std::move(calibration));
+              std::move(calibration), log);
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
   units.samples = measurement.samples, units.tokens = measurement.tokens;
@@ -286,8 +305,9 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   const std::size_t coarse = coarsest(errors, count);
   units.disturbed_by = rounded.names[coarse];
   const Roundings roundings(rank.options, candidates);
-  const std::vector<double> divergences = measure_divergences(
-      rank, {comparison.setup(), *units.served, roundings.models(units, rounded.places[coarse])}, units.beginnings);
+  const std::vector<double> divergences =
+      measured_or_known(rank, {comparison.setup(), *units.served, roundings.models(units, rounded.places[coarse])},
+                        units.beginnings, log);
   std::vector<MeasuredLoss> losses;
   for (std::size_t u = 0; u < units.units.size(); ++u)
     losses.push_back({divergences[u], errors[u], gets_tokens(units.units[u].tied, reports)});

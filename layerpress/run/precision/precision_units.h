@@ -54,9 +54,9 @@ std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<
 /// Measures the losses of the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
 /// inputs. The second gives the KL divergence of the predictions where one unit alone is rounded to one candidate, the one with the greatest
 /// errors. The loss of another candidate in the unit is that divergence times the quotient of the output errors. If GPTQ follows, the first pass
-/// also says what it leaves of errors: least where inputs are correlated most. Collective.
+/// also says what it leaves of errors: least where inputs are correlated most. `is_kept`: an interrupted measurement goes on with --resume. Collective.
 void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
-                   MeasuredUnits& units);
+                   MeasuredUnits& units, bool is_kept);
 
 /// The KL divergences of whole models in nats per token, on the samples of measure_units: for each model, a candidate for every unit, to which its
 /// weights are rounded. Collective.

@@ -133,7 +133,7 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
       setup::require_same_request(rank.options, setup, rank.group);
       if (setup.placement.device.is_cpu()) binding = rank.group.bind_threads(setup.threads);
       calibration = load_calibration(rank, setup, setup::agree_on_data(rank.options.dataset_split, rank.group));
-      measured.emplace(std::move(changed), open_log(rank, setup, *calibration));
+      measured.emplace(Measured{std::move(changed), open_log(rank, setup, *calibration)});
     }
     entry.arguments = decided(rank, setup, *measured, entry, *decision, *calibration);
   }

@@ -15,8 +15,9 @@ struct OffloadOptions {
   /// "auto_offload": modified parameters in memory until the budget is used, then in offload_dir; "cpu": always in
   /// memory; "disk": always in offload_dir. Unmodified ones stay mapped from the checkpoint in every case.
   std::string device_map = "auto_offload";
-  std::string offload_dir;    ///< folder for modified parameters on disk; empty: no disk
-  std::string memory_budget;  ///< for modified parameters, such as "4GiB"; empty: half of what is free
+  std::string offload_dir;  ///< existing folder for modified parameters on disk; empty: no disk
+  std::string
+      memory_budget;  ///< of "auto_offload", for modified parameters, such as "4GiB"; empty: half of what is free
 };
 
 /// A model of any size, which keeps in memory only the parameters in use.
@@ -56,12 +57,14 @@ class OffloadedModel {
   std::vector<std::string> names() const;
   /// The parameter where it is stored: a view of mapped memory, or the modified value. Do not write to it.
   at::Tensor parameter(const std::string& name) const;
+  /// Throws CheckpointError if the model has no parameter `name`.
   Place place(const std::string& name) const;
   /// Sets a parameter to a new value of any shape and dtype. Tensors obtained earlier keep the old value. Throws
-  /// CheckpointError if the model has no parameter `name`, MemoryError if neither memory nor disk has room for the
-  /// value.
+  /// CheckpointError if the model has no parameter `name` or no checkpoint can hold the value, MemoryError if neither memory nor
+  /// disk has room for it.
   void update(const std::string& name, const at::Tensor& value);
-  /// Copies parameters to a device, each in its own dtype. On a CPU nothing is copied.
+  /// Copies parameters to a device, each in its own dtype. On a CPU nothing is copied. A later update() does not change them. Throws
+  /// UsageError for a device that is not there.
   Onloaded onload(const std::vector<std::string>& names, at::Device device) const;
   /// Writes a plain checkpoint with the current values and the companion files. The folder appears complete or not at
   /// all.

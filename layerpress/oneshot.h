@@ -155,7 +155,7 @@ struct OneshotOptions {
     field("push", self.push, "ORG/NAME: upload the result to this repository of the hub, private if it is new");
     field("push-public", self.push_public, "with --push: make a new repository public");
     field("overwrite", self.overwrite,
-          "replace the output directory if it is not empty; start over if it is unfinished");
+          "replace the output directory if it is not empty; start over if it is unfinished, unless --resume is there");
     field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");
     field("timeout", self.timeout,
           "seconds without a sign of life after which a rank of a distributed run counts as lost");

@@ -109,12 +109,10 @@ std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::
   opened->config_ = std::move(config);
   opened->quantization_config_ = find_quantization_config(opened->config_);
   for (const auto& [name, tensor] : tensors) {
+    require_storable(tensor, name, "checkpoint.memory");
     if (!tensor.device().is_cpu() || !tensor.is_contiguous())
       throw CheckpointError("[checkpoint.memory] tensor {} is {}; move the model to the CPU", in_quotes(name),
                             tensor.device().is_cpu() ? "not contiguous" : "on " + tensor.device().str());
-    if (!has_dtype_name(tensor.scalar_type()))
-      throw CheckpointError("[checkpoint.memory] tensor {}: its dtype {} cannot be in a checkpoint", in_quotes(name),
-                            c10::toString(tensor.scalar_type()));
     opened->places_.emplace(name,
                             Place{nullptr, {{name, tensor.scalar_type(), tensor.sizes().vec()}, 0}, tensor, nullptr});
   }

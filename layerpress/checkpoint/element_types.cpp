@@ -1,8 +1,10 @@
 #include "layerpress/checkpoint/element_types.h"
 
+#include <algorithm>
 #include <array>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 #include "layerpress/checkpoint/safetensors.h"
 
 namespace layerpress::checkpoint {
@@ -37,10 +39,15 @@ std::string_view dtype_name(at::ScalarType dtype) {
   throw InternalError("[safetensors.dtype] element type {} cannot be stored in safetensors", at::toString(dtype));
 }
 
-bool has_dtype_name(at::ScalarType dtype) {
-  for (const ElementType& type : kElementTypes)
-    if (type.dtype == dtype) return true;
-  return false;
+void require_storable(const at::Tensor& tensor, const std::string& name, const char* place) {
+  const auto refuse = [&](const std::string& fault) {
+    throw CheckpointError("[{}] tensor {}: {}", place, in_quotes(name), fault);
+  };
+  if (!tensor.defined()) refuse("has no value");
+  if (tensor.layout() != at::kStrided || tensor.is_meta()) refuse("is sparse or on the meta device; pass its values");
+  if (std::none_of(kElementTypes.begin(), kElementTypes.end(),
+                   [&](const ElementType& type) { return type.dtype == tensor.scalar_type(); }))
+    refuse(fmt::format("its dtype {} cannot be in a checkpoint", c10::toString(tensor.scalar_type())));
 }
 
 std::optional<at::ScalarType> dtype_named(std::string_view name) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <string>
@@ -11,8 +11,9 @@ namespace layerpress::checkpoint {
 /// The dtype that safetensors calls `name`, or nothing for an unsupported name. Inverse of dtype_name.
 std::optional<at::ScalarType> dtype_named(std::string_view name);
 
-/// Whether safetensors has a name for it.
-bool has_dtype_name(at::ScalarType dtype);
+/// Throws CheckpointError for a tensor that no file can hold: undefined, sparse, without values, or of a dtype for which safetensors
+/// has no name. `place`: for the message.
+void require_storable(const at::Tensor& tensor, const std::string& name, const char* place);
 
 /// All names that dtype_named knows, for messages.
 std::string dtype_names();

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <exception>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -14,6 +15,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/files/checksum.h"
 
 namespace layerpress::output {
 namespace {
@@ -103,8 +105,21 @@ int write_anew(const std::filesystem::path& path, const std::string& text) {
 
 std::string lines_of(const std::vector<Json>& records) {
   std::string text;
-  for (const Json& record : records) text += record.dump() + "\n";
+  for (const Json& record : records) text += Journal::line_of(record.dump());
   return text;
+}
+
+/// The last member of a line, of a length that is known, in place of the record's closing brace.
+std::string checksum_member(std::string_view record) {
+  return fmt::format(",\"checksum\":\"{}\"}}", checksum_of(record.data(), record.size()));
+}
+
+/// The record's text; nothing if the checksum differs.
+std::optional<std::string> record_in(std::string_view line) {
+  static const std::size_t kLength = checksum_member("").size();
+  if (line.size() < kLength + 1) return std::nullopt;
+  const std::string record = std::string(line.substr(0, line.size() - kLength)) + "}";
+  return line.ends_with(checksum_member(record)) ? std::optional(record) : std::nullopt;
 }
 
 }  // namespace
@@ -117,7 +132,9 @@ std::vector<Json> Journal::read(const std::filesystem::path& path) {
   std::size_t begin = 0;
   for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
     try {
-      Json record = parse_json(std::string_view(text).substr(begin, end - begin), path.string());
+      const std::optional<std::string> own = record_in(std::string_view(text).substr(begin, end - begin));
+      if (!own) break;
+      Json record = parse_json(*own, path.string());
       if (!record.is_object()) break;
       records.push_back(std::move(record));
     } catch (const Error&) {
@@ -126,6 +143,10 @@ std::vector<Json> Journal::read(const std::filesystem::path& path) {
     begin = end + 1;
   }
   return records;
+}
+
+std::string Journal::line_of(const std::string& record) {
+  return record.substr(0, record.size() - 1) + checksum_member(record) + "\n";
 }
 
 std::string Journal::file_name(int rank) {

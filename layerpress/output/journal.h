@@ -16,7 +16,7 @@ namespace layerpress::output {
 /// If several ranks write one output, each has a journal in the output's folder. The first line is the header, the same
 /// in all of them; every other line says what a rank did for one subgraph:
 ///   {"record": "subgraph", "index", "name", "boundary", "ranks", "sets", "tensors": {name: checksum}, "modules"}
-/// `sets` are the sets of tensors that the rank wrote, of the header's "shard_sets".
+/// `sets` are the sets of tensors that the rank wrote, of the header's "shard_sets". Every line ends with a member "checksum" of all before it.
 class Journal {
  public:
   static constexpr const char* kFileName =
@@ -41,8 +41,11 @@ class Journal {
   static void remove_all(const std::filesystem::path& directory) noexcept;
 
   /// The records of a journal. Skips a last line that was truncated by a crash, and everything after an unreadable
-  /// line. Without a file there are no records.
+  /// line or one whose checksum differs. Without a file there are no records.
   static std::vector<Json> read(const std::filesystem::path& path);
+
+  /// A record's text as a line, with its checksum.
+  static std::string line_of(const std::string& record);
 
   /// Starts a journal with `records`, written atomically as a new file; later records are appended.
   Journal(std::filesystem::path path, const std::vector<Json>& records);

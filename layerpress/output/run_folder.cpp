@@ -123,8 +123,9 @@ bool RunFolder::is_complete() const {
     }
     if (options_.overwrite) return false;
     throw UsageError(
-        "[output] {}: already holds something else than this run's result (another model, another recipe, or no "
-        "checkpoint); choose another --output or pass --overwrite",
+        "[output] {}: already holds something else than this run's result (another model, another recipe, damaged "
+        "files, "
+        "or no checkpoint); choose another --output or pass --overwrite",
         options_.output);
   };
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
@@ -182,6 +183,7 @@ Json RunFolder::run_of_output() const {
 
 void RunFolder::open() {
   if (group_.is_first()) {
+    if (options_.resume && !options_.overwrite) refuse_unfinished_replacement();
     // An unfinished folder is kept, whatever the options, until its contents are known.
     pending_ = std::make_unique<PendingDirectory>(
         options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
@@ -197,6 +199,17 @@ void RunFolder::open() {
       Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
   continued_ = found["continued"].get<bool>();
   journal_ = found["journal"].get<std::vector<Json>>();
+}
+
+void RunFolder::refuse_unfinished_replacement() const {
+  std::error_code failure;
+  if (!fs::exists(options_.output, failure) || fs::is_empty(options_.output, failure)) return;
+  if (const auto found = find_unfinished_run(options_.output))
+    throw UsageError(
+        "[output] {}: an earlier run that replaces it did not finish ({} of {} subgraphs are done); continue that one "
+        "with "
+        "--overwrite --resume",
+        options_.output, found->finished, found->subgraphs);
 }
 
 void RunFolder::read_journal() {

@@ -56,6 +56,7 @@ class RunFolder {
   bool is_file() const { return !setup_.target->only_file().empty(); }
   bool has_these_headers() const;
   bool holds_this_output() const;
+  void refuse_unfinished_replacement() const;
   void read_journal();
   const OneshotOptions& options_;
   const setup::RunSetup& setup_;

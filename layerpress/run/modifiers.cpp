@@ -1,5 +1,6 @@
 #include "layerpress/modifiers.h"
 
+#include "layerpress/base/error.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/separate_scaling.h"
@@ -19,6 +20,8 @@ std::vector<ModifierKind> list_modifiers() {
 }
 
 void check_modifier(const std::string& type, const OrderedJson& arguments) {
+  if (!arguments.is_object() && !arguments.is_null())
+    throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", type);
   if (type == "AWQModifier") {  // perhaps of the older kind, which also quantizes
     for (const recipe::ModifierEntry& entry : recipe::with_separate_scaling({{{type, arguments, type}}}).modifiers)
       (void)modifier::make_modifier(entry.type, entry.arguments, entry.where);

@@ -12,6 +12,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/element_types.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/output/journal.h"
@@ -63,6 +64,7 @@ std::vector<std::string> OffloadedModel::names() const { return state_->checkpoi
 at::Tensor OffloadedModel::parameter(const std::string& name) const { return state_->weights.load(name); }
 
 OffloadedModel::Place OffloadedModel::place(const std::string& name) const {
+  (void)state_->checkpoint->spec(name);  // throws for an unknown name
   switch (state_->weights.place(name)) {
     case residency::OffloadedWeights::Place::kMapped:
       return Place::kMapped;
@@ -74,16 +76,24 @@ OffloadedModel::Place OffloadedModel::place(const std::string& name) const {
   return Place::kDisk;
 }
 
-void OffloadedModel::update(const std::string& name, const at::Tensor& value) { state_->weights.update(name, value); }
+void OffloadedModel::update(const std::string& name, const at::Tensor& value) {
+  checkpoint::require_storable(value, name, "offload");
+  state_->weights.update(name, value);
+}
 
 OffloadedModel::Onloaded OffloadedModel::onload(const std::vector<std::string>& names, at::Device device) const {
+  if (!device.is_cpu() && !at::hasCUDA())
+    throw UsageError("[offload] no CUDA device is available in this build or on this machine; pass at::kCPU");
   std::map<at::ScalarType, std::vector<std::string>> by_dtype;
   for (const std::string& name : names) by_dtype[parameter(name).scalar_type()].push_back(name);
   auto state = std::make_unique<Onloaded::State>();
   for (const auto& [dtype, members] : by_dtype) {
     state->scopes.push_back(
         std::make_unique<residency::Onload>(state_->weights, members, residency::Placement{device, dtype}));
-    for (const std::string& name : members) state->scope_of[name] = state->scopes.back().get();
+    for (const std::string& name : members) {
+      state->scope_of[name] = state->scopes.back().get();
+      (void)state->scopes.back()->parameter(name);  // now, because a later update() must not change it
+    }
   }
   return Onloaded(std::move(state));
 }

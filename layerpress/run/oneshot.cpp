@@ -233,8 +233,9 @@ void keep_or_discard(RunFolder& folder, const OutputWriter& output) {
 /// The message for a run that was stopped on request.
 std::string interruption(const Claim& claim, const OutputWriter& output) {
   if (output.records().empty()) return "stopped on request; no subgraph was finished, so nothing is kept";
-  return fmt::format("stopped on request; {} of {} subgraphs are done, continue with --resume", output.records().size(),
-                     claim.setup().subgraphs.size());
+  return fmt::format("stopped on request; {} of {} subgraphs are done, continue with {}--resume",
+                     output.records().size(), claim.setup().subgraphs.size(),
+                     claim.options.overwrite ? "--overwrite " : "");
 }
 
 /// Does the work. If it fails, finished subgraphs are kept for another run, provided that one can continue.
@@ -265,10 +266,11 @@ OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   if (is_complete(rank, claim)) return run::already_complete(rank);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();
-  if (rank.options.resume && !claim.folder->continued())
+  if (rank.options.resume && claim.folder->journal().empty())
     rank.control.message(
         LogLevel::kWarning,
-        fmt::format("[output] --resume: {} has no unfinished run; starting from the beginning", rank.options.output));
+        fmt::format("[output] --resume: {} has {}; starting from the beginning", rank.options.output,
+                    claim.folder->continued() ? "an unfinished run whose journal is damaged" : "no unfinished run"));
   Planned planned = prepare(rank, claim);
   run::say_notes(rank.options, claim.setup(), rank.control);
   run::say_source(rank, claim.setup());

@@ -14,17 +14,25 @@
 namespace layerpress::setup {
 namespace {
 
-constexpr int kFormat = 2;  // format of the journal
+constexpr int kFormat = 3;  // format of the journal
 
-/// Of the names and the first bytes of all tensors, at most so many of each.
-std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t most) {
+/// Of the names and some bytes of all tensors: `length` of every `distance`.
+std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t length, std::size_t distance) {
   Checksum checksum;
   for (const std::string& name : checkpoint.names()) {
     const at::Tensor tensor = checkpoint.tensor(name);
     checksum.add(name.data(), name.size());
-    checksum.add(tensor.const_data_ptr(), std::min(tensor.nbytes(), most));
+    const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+    for (std::size_t first = 0; first < tensor.nbytes(); first += distance)
+      checksum.add(bytes + first, std::min(tensor.nbytes() - first, length));
   }
   return checksum.text();
+}
+
+/// Training changes all of a weight, and reading it all takes long.
+std::string checksum_of_weights(const OpenedModel& model) {
+  constexpr std::size_t kLength = 4096, kDistance = 64 << 20;
+  return checksum_of_tensors(*model.stored, kLength, kDistance);
 }
 
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
@@ -49,9 +57,8 @@ Json RunIdentity::to_json() const {
 }
 
 RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model) {
-  constexpr std::size_t kBeginning = 4096;  // training changes all of a weight, and reading it all takes long
   run.software = {{"dtype", run.software["dtype"]}};
-  run.model = {{"config.json", checksum_of_config(model)}, {"weights", checksum_of_tensors(*model.stored, kBeginning)}};
+  run.model = {{"config.json", checksum_of_config(model)}, {"weights", run.model["weights"]}};
   run.plan = Json::object();
   run.decision = nullptr;  // the recipe follows from it
   return run;
@@ -108,8 +115,11 @@ Json identity_of_model(const OpenedModel& model) {
         {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
   }
   files["config.json"] = checksum_of_config(model);
-  if (model.checkpoint->directory().empty())  // in memory, no file's time of modification vouches for the values
-    files["tensors"] = checksum_of_tensors(*model.checkpoint, std::numeric_limits<std::size_t>::max());
+  files["weights"] = checksum_of_weights(model);  // times can be restored
+  if (model.checkpoint->directory().empty()) {    // in memory, no file's time of modification vouches for the values
+    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max() / 2;
+    files["tensors"] = checksum_of_tensors(*model.checkpoint, kAll, kAll);
+  }
   if (!model.quantized.empty())
     files["quantization"] = {{"config", model.checkpoint->quantization_config()},
                              {"dtype", dtype_word(model.checkpoint->spec(model.quantized.begin()->first).dtype)},
@@ -171,7 +181,8 @@ std::string difference(const Json& header, const RunIdentity& now) {
   if (part("recipe") != now.recipe) return "the recipe is another one";
   for (const auto& [name, file] : now.model.items())
     if (!part("model").is_object() || part("model").value(name, Json()) != file)
-      return name == "weights" ? "the model's weights differ" : fmt::format("the model's file {} changed", name);
+      return name == "weights" ? "the model's weights differ"
+                               : fmt::format("the model's file {} changed, or the time of its last change", name);
   if (part("model").size() != now.model.size()) return "the model has fewer files than then";
   if (part("subgraphs") != now.subgraphs) return "the model is cut differently";
   if (part("dataset") != now.dataset) return "the dataset's tokens differ, or its images";

@@ -12,8 +12,8 @@
 namespace layerpress::setup {
 
 /// The properties in which two runs must agree for one to resume the other, as stored in the journal's first record:
-/// software, kind of CPU, options that matter, the model's files (name, size, modification time, checksum of
-/// config.json), the tokens, and the division of the work.
+/// software, kind of CPU, options that matter, the model's files (name, size, modification time, checksums of
+/// config.json and of some bytes of every weight), the tokens, and the division of the work.
 struct RunIdentity {
   Json options = Json::object();  ///< option name to value, without options that do not change the output
   std::string recipe;             ///< in the form of recipe.yaml
@@ -27,8 +27,7 @@ struct RunIdentity {
   Json to_json() const;
 };
 
-/// What a finished result keeps of it, to be compared with difference(): nothing that depends on the machine, and of the weights the first
-/// bytes of each.
+/// What a finished result keeps of it, to be compared with difference(): nothing that depends on the machine.
 RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model);
 
 /// Whether an option says what the output is, and not only where and how fast a run works. Not its place, the recipe and the

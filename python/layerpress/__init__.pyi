@@ -124,7 +124,7 @@ def oneshot(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
     push_public: bool | None = None,  # with --push: make a new repository public
-    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished, unless --resume is there
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
@@ -210,7 +210,7 @@ def plan(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
     push_public: bool | None = None,  # with --push: make a new repository public
-    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished, unless --resume is there
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
@@ -295,7 +295,7 @@ def mixed_precision(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
     push_public: bool | None = None,  # with --push: make a new repository public
-    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished, unless --resume is there
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file

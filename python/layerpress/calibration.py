@@ -249,6 +249,8 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
         said = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise DataError(in_python(said[-1]) if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
     summary = json.loads(done.stdout.splitlines()[-1])
+    if summary.get("skipped_empty"):
+        logger.warning("%d rows without tokens were skipped", summary["skipped_empty"])
     if "cut_to" in summary:
         logger.warning("texts are cut to %d tokens, the tokenizer's model_max_length, not to max_seq_length=%d", summary["cut_to"],
                        request.get("max_seq_length", 2048))

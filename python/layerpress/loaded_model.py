@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -131,15 +132,50 @@ def _warn_of_code(model: Any) -> None:
     def is_foreign(code: Any) -> bool:
         return str(getattr(getattr(code, "func", code), "__module__", "torch")).split(".")[0] not in _KNOWN_CODE
 
+    described = _described(model)
     changed = []
     for name, module in model.named_modules():
         own = [] if hasattr(module, "_hf_hook") else [code for code in (vars(module).get("forward"),) if code is not None]
-        if any(map(is_foreign, [type(module), *own, *module._forward_hooks.values(), *module._forward_pre_hooks.values()])):
+        if any(map(is_foreign, [type(module), *own, *module._forward_hooks.values(), *module._forward_pre_hooks.values()])) or (
+                name in described and _is_other(module, described[name])):
             changed.append(name or type(module).__name__)
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        logger.warning("%s%s: hooks, other forward functions and other classes have no effect, because the graph that the config describes is "
-                       "computed; write their effect into the weights before, if it is to count", changed[0], more)
+        logger.warning("%s%s: hooks, other forward functions, other classes and other settings of modules have no effect, because the graph that "
+                       "the config describes is computed; write their effect into the weights or the config before, if it is to count",
+                       changed[0], more)
+
+
+def _described(model: Any) -> dict[str, Any]:
+    """The modules that transformers makes of the model's config now, without weights; none if it cannot make them."""
+    import torch
+
+    if not type(model).__module__.startswith("transformers."):
+        return {}
+    level = logging.getLogger("transformers").level
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        with torch.device("meta"):
+            return dict(type(model)._from_config(copy.deepcopy(model.config)).named_modules())
+    except Exception as fault:  # any that a class of transformers may raise
+        logger.debug("the modules of %s are not compared with its config: %s", type(model).__name__, fault)
+        return {}
+    finally:
+        logging.getLogger("transformers").setLevel(level)
+
+
+def _is_other(module: Any, described: Any) -> bool:
+    """Whether a module of torch or transformers computes something else than the one that the config describes."""
+    kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in (module, described)]
+    if not all(kind.startswith(("torch.", "transformers.")) for kind in kinds):
+        return False
+    wanted = _settings(described)
+    return kinds[0] != kinds[1] or any(wanted.get(name, value) != value for name, value in _settings(module).items())
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """Numbers such as the epsilon of a norm."""
+    return {name: value for name, value in vars(module).items() if type(value) in (int, float) and "cached" not in name}
 
 
 def _config(model: Any) -> dict:

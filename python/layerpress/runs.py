@@ -11,7 +11,7 @@ from typing import Any, Iterator, Optional
 
 from . import _native, keywords
 from .calibration import Items, Rows, preprocessing, saved_tokenizer, tokenized_by
-from .errors import DistributedError, Error, InterruptedError, UsageError
+from .errors import DistributedError, Error, InterruptedError, RecipeError, UsageError
 from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, unread_columns, write_tokens
 from .loaded_model import LoadedModel, WaitingFolder, is_model, replace_tokenizer, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
@@ -21,6 +21,7 @@ from .progress import logger
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
 from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Sensitivity, Summary, Verification
+from .saved_result import result_of
 from .temporary_folder import TemporaryFolder
 
 
@@ -33,11 +34,20 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     attribute `compression` is the Summary. Raises layerpress.Error; Ctrl-C raises InterruptedError, and the same call with
     resume=True continues.
     """
-    with _request(model, dataset, recipe, arguments, "oneshot") as request:
+    try:
+        return _oneshot(model, dataset, recipe, progress, arguments)
+    except RecipeError as error:
+        if "nothing would be done" not in str(error) or not is_in_memory(model) or result_of(model) is None:
+            raise
+        logger.warning("the model in memory has this recipe's result already; it is compressed again, from the values that it has")
+        return _oneshot(model, dataset, recipe, progress, arguments, goes_on=False)
+
+
+def _oneshot(model: Any, dataset: Any, recipe: Any, progress: bool, arguments: dict[str, Any], goes_on: bool = True) -> Any:
+    with _request(model, dataset, recipe, arguments, "oneshot", goes_on) as request:
         ranks = current_ranks()
         own = _own_tokenizer(request) if request.loaded is None and not is_in_memory(model) else None
-        summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
-                               last=request.others))
+        summary = _shared(call(_native.oneshot, request.model, request.options, progress=progress, last=request.others))
         if not is_in_memory(model):
             if own is not None:
                 if ranks is None or ranks.is_first:
@@ -55,6 +65,14 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
             raise type(error)(str(error).replace(summary["output"], str(kept))) from None
         model.compression = summary
         return model
+
+
+def _shared(summary: dict[str, Any]) -> Summary:
+    """The first rank's, which alone is whole."""
+    ranks = current_ranks()
+    if ranks is None or ranks.size == 1:
+        return Summary(summary)
+    return Summary(json.loads(ranks.all_gather_text(json.dumps(summary) if ranks.is_first else "")[0]))
 
 
 def _own_tokenizer(request: _Request) -> Any:
@@ -202,14 +220,17 @@ class _Request:
 
 
 @contextlib.contextmanager
-def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str) -> Iterator[_Request]:
-    """The request that the keywords stand for; files that it needs exist inside of the context."""
+def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str, goes_on: bool = True) -> Iterator[_Request]:
+    """The request that the keywords stand for; files that it needs exist inside of the context. `goes_on`: from the result that a model in memory
+    stands for."""
     ranks = current_ranks()
     if ranks is not None and ranks.size > 1 and (failure := ranks.failure()):
         raise DistributedError(f"[python.{function}] these ranks can do no further work since one failed ({failure}); start the script again")
     made = False
     try:
-        with _own_request(model, dataset, recipe, arguments, function) as request:
+        if ranks is not None and ranks.size > 1:
+            _require_same_kind(dataset, ranks, function)
+        with _own_request(model, dataset, recipe, arguments, function, goes_on) as request:
             made = True
             yield request
     except BaseException as error:
@@ -220,8 +241,17 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
         raise InterruptedError(f"[python.{function}] stopped on request while the data was read; nothing was done") from None
 
 
+def _require_same_kind(dataset: Any, ranks: Any, function: str) -> None:
+    """Ranks exchange rows where they have some, so that all must have them."""
+    own = "none" if dataset is None else "a name" if isinstance(dataset, (str, os.PathLike)) else "rows"
+    for rank, kind in enumerate(ranks.all_gather_text(own)):
+        if kind != own:
+            raise DistributedError(f"[python.{function}] dataset: rank {rank} has {kind}, rank {ranks.rank} has {own}; pass the same on all ranks, "
+                                   "or each its own rows")
+
+
 @contextlib.contextmanager
-def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str) -> Iterator[_Request]:
+def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str, goes_on: bool) -> Iterator[_Request]:
     given = dict(arguments)
     known = {**option_names("oneshot"), **keywords.ALL}
     for name in given:
@@ -231,7 +261,7 @@ def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any
     options = keywords.to_options(given)
     request = _Request()
     request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
-    _take_model(model, own, options, request, function)
+    _take_model(model, own, options, request, function, goes_on)
     if isinstance(request.tokenizer, (str, os.PathLike)):
         request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _takes_more_than_text(_config_of(request)), bool(options.get("download")))
     elif request.tokenizer is not None and not hasattr(request.tokenizer, "save_pretrained"):
@@ -258,13 +288,20 @@ def _chosen_dataset(dataset: Any, path: Any) -> Any:
     return path
 
 
-def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str) -> None:
+def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str, goes_on: bool) -> None:
     ranks = current_ranks()
     model = getattr(model, "_orig_mod", model)  # of a model that torch.compile returned
+    earlier = result_of(model) if goes_on and is_in_memory(model) else None
     if isinstance(model, (str, os.PathLike)):
         revision = own["model_revision"]
         at = "" if revision in (None, "main") or os.path.exists(model) else f"@{revision}"
         request.model = os.fspath(model) + at
+    elif earlier is not None and is_model(model):  # its parameters are those of the result, which knows more of them
+        if "output" in options and os.path.exists(options["output"]) and os.path.samefile(options["output"], earlier):
+            raise UsageError(f"[python.{function}] output_dir: {options['output']} has the result that this model has stood for since the call "
+                             "before, and from which this call goes on; choose another folder")
+        request.model = str(earlier)
+        request.writes = ranks is None or ranks.is_first
     elif not is_model(model):
         if not is_module(model):
             raise UsageError(f"[python.{function}] model: a {type(model).__name__} is neither a folder, an id, a transformers model, "

@@ -34,6 +34,15 @@ class ResultSaver:
         self._sums: dict[str, Optional[tuple]] = _all_sums(model)  # None: it was changed
         self._generation, self._config = _generation_of(model), _config_of(model)
 
+    def current_output(self) -> Optional[Path]:
+        """The result's folder, if it is there and the model still has its values."""
+        model = self._model()
+        ranks = current_ranks()
+        is_shared = ranks is not None and ranks.size > 1  # see _refuse_changes()
+        if model is None or not self._output.is_dir() or (not is_shared and any(True for _ in self._changed(model))):
+            return None
+        return self._output
+
     def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
                  is_main_process: bool = True, **options: Any) -> None:
         model = self._model()
@@ -112,6 +121,19 @@ class ResultSaver:
                     yield name
             elif not parameter.is_meta and sums != _sums(parameter):  # those on the meta device are on disk
                 yield name
+
+
+def result_of(model: Any) -> Optional[Path]:
+    """The folder of the result that oneshot() made of a model in memory, if the model has its values. Otherwise a warning says that it is no
+    part of what follows."""
+    saver = vars(model).get("save_pretrained")
+    if not isinstance(saver, ResultSaver):
+        return None
+    output = saver.current_output()
+    if output is None:
+        logger.warning("the model was changed after it was compressed, so that its values are taken as they are; what was compressed before is "
+                       "not stored compressed by this call")
+    return output
 
 
 def _check(options: dict[str, Any]) -> None:

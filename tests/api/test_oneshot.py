@@ -1,5 +1,6 @@
 """oneshot() of the Python package beside the command: the same bytes, whatever form model, data and recipe have."""
 
+import json
 import os
 import signal
 import threading
@@ -307,16 +308,16 @@ def test_slices_of_a_dataset(model, samples, gptq, tmp_path):
 def test_code_beside_the_graph_is_told(loaded, samples, gptq, tmp_path, caplog):
     import layerpress
 
-    def oneshot(out):
-        caplog.clear()
-        layerpress.oneshot(loaded, dataset=samples, recipe=gptq, output_dir=tmp_path / out, progress=False)
+    def told(call, **options):
+        call(loaded, dataset=samples, recipe=gptq, **options)
         return [record.message for record in caplog.records if "have no effect" in record.message]
 
     loaded.gradient_checkpointing_enable()
     loaded.enable_input_require_grads()  # hooks of transformers
-    assert oneshot("plain") == []
+    assert told(layerpress.plan) == []
     loaded.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, inputs, output: output * 2)
-    assert [message.split(":")[0] for message in oneshot("hook")] == ["model.layers.1.mlp.up_proj"]
+    said = told(layerpress.oneshot, output_dir=tmp_path / "out", progress=False)
+    assert [message.split(":")[0] for message in said] == ["model.layers.1.mlp.up_proj"]
 
 
 def test_a_fork_after_a_run_is_refused(model, samples, gptq, tmp_path):
@@ -573,3 +574,51 @@ def test_gguf(tmp_path):
     in_memory = transformers.AutoModelForCausalLM.from_pretrained(folder)
     with pytest.raises(layerpress.UsageError, match="a model in memory cannot become a GGUF"):
         layerpress.oneshot(model=in_memory, recipe=recipe, dataset=dataset_of(samples), output_dir=tmp_path / "memory.gguf")
+
+
+@pytest.mark.parametrize("change, told", [
+    (lambda model: setattr(model.model.layers[0].mlp, "act_fn", __import__("torch").nn.GELU()), "model.layers.0.mlp.act_fn"),
+    (lambda model: setattr(model.model.layers[1], "input_layernorm", __import__("torch").nn.LayerNorm(model.config.hidden_size, bias=False)),
+     "model.layers.1.input_layernorm"),
+    (lambda model: setattr(model.config, "rms_norm_eps", 1e-2), "model.layers.0.input_layernorm and"),
+    (lambda model: setattr(model.model.norm, "variance_epsilon", 1e-2), "model.norm"),
+], ids=["activation", "norm", "config", "epsilon"])
+def test_modules_that_the_config_does_not_describe_are_told(change, told, loaded, samples, gptq, tmp_path, caplog):
+    from layerpress import oneshot
+
+    change(loaded)
+    oneshot(loaded, dataset=samples, recipe=gptq, output_dir=tmp_path / "out", progress=False)
+    said = [record.message for record in caplog.records if "have no effect" in record.message]
+    assert len(said) == 1 and said[0].startswith(told), said
+
+
+def test_a_second_call_keeps_what_the_first_has_compressed(loaded, samples, tmp_path, caplog):
+    import torch
+    from layerpress.modifiers import GPTQModifier, QuantizationModifier
+    from safetensors.torch import load_file
+
+    from layerpress import UsageError, oneshot
+
+    oneshot(loaded, recipe=QuantizationModifier(scheme="FP8_DYNAMIC", targets=["re:.*mlp.*"]), progress=False)
+    loaded.save_pretrained(tmp_path / "first")
+    attention = GPTQModifier(config_groups={"group_0": {"targets": ["re:.*self_attn.*_proj"], "weights": {"num_bits": 8, "group_size": 32,
+                                                                                                           "strategy": "group"}}})
+    oneshot(loaded, dataset=samples, recipe=attention, output_dir=tmp_path / "out", progress=False)
+    loaded.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())["quantization_config"]
+    assert {group["format"] for group in config["config_groups"].values()} == {"float-quantized", "pack-quantized"}
+    first, both = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "saved"))
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert both[name].dtype == torch.float8_e4m3fn and both[name].view(torch.uint8).equal(first[name].view(torch.uint8))
+    assert "model.layers.1.self_attn.q_proj.weight_packed" in both
+    values = both[name].bfloat16() * both[f"{name}_scale"].bfloat16()
+    assert values.equal(loaded.state_dict()[name])
+    with pytest.raises(UsageError, match="from which this call goes on; choose another folder"):
+        oneshot(loaded, recipe=QuantizationModifier(scheme="W8A8"), output_dir=tmp_path / "out", overwrite=True, progress=False)
+    with torch.no_grad():
+        loaded.model.norm.weight.mul_(1.5)
+    caplog.clear()
+    oneshot(loaded, recipe=QuantizationModifier(scheme="W8A8", targets=["re:.*[qkv]_proj"]), output_dir=tmp_path / "third", progress=False)
+    assert any("was changed after it was compressed" in record.message for record in caplog.records)
+    third = load_file(tmp_path / "third" / "model.safetensors")
+    assert third[name].dtype == torch.bfloat16 and third["model.norm.weight"].equal(loaded.model.norm.weight)

@@ -118,3 +118,29 @@ def test_a_rank_whose_data_is_refused(model, tmp_path):
     for line in ("rank 1, at once: a broken row", f"rank 0, at once: {failed}",
                  *(rf"rank {rank}, at once: \[python.oneshot\] these ranks can do no further work since one failed \({failed}\)" for rank in (0, 1))):
         assert re.search(line, said), said
+
+
+TOGETHER = """
+import sys, time
+from layerpress import DistributedError, init_dist, oneshot
+from layerpress.modifiers import GPTQModifier, QuantizationModifier
+
+model, out = sys.argv[1:]
+ranks = init_dist()
+summary = oneshot(model, output_dir=out, recipe=QuantizationModifier(scheme="W8A8"), progress=False)
+sys.stdout.write(f"rank {ranks.rank}: {summary.modules} {len(summary.details['modules'])} {'W8A8' in str(summary)}\\n")
+try:
+    oneshot(model, output_dir=out + "-2", dataset=[[1, 2, 3]] if ranks.is_first else None, recipe=GPTQModifier(scheme="W8A8"), progress=False)
+except DistributedError as error:
+    sys.stdout.write(f"rank {ranks.rank}: {error}\\n")
+sys.stdout.flush()
+"""
+
+
+def test_ranks_have_one_summary_and_one_kind_of_data(model, tmp_path):
+    (tmp_path / "ranks.py").write_text(TOGETHER)
+    said = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "ranks.py"), str(model),
+                str(tmp_path / "out")])
+    assert "rank 0: 22 22 True" in said and "rank 1: 22 22 True" in said, said
+    for rank, kinds in ((0, "rank 1 has none, rank 0 has rows"), (1, "rank 0 has rows, rank 1 has none")):
+        assert f"rank {rank}: [python.oneshot] dataset: {kinds}" in said, said

@@ -41,6 +41,8 @@ FAULTY_MODIFIERS = {
     "preset as group": ({"GPTQModifier": {"config_groups": {"W4A16": ["Linear"]}}}, ["W4A16"]),
     "scheme in a group": ({"GPTQModifier": {"config_groups": {"group_0": {"targets": ["Linear"], "scheme": "W4A16"}}}}, ["scheme"]),
     "scheme as arguments": ({"GPTQModifier": {"scheme": {"weights": W4}}}, ["weights"]),
+    "an argument of no observer": ({"GPTQModifier": {"config_groups": {"g": {
+        "targets": ["Linear"], "weights": {**W4, "observer_kwargs": {"maxshrink": 0.1}}}}}}, ["observer 'hessian' has no argument 'maxshrink'"]),
     "unknown key of weights": ({"GPTQModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {**W4, "bits": 4}}}}},
                                ["bits"]),
     "nine bits": ({"GPTQModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {**W4, "num_bits": 9}}}}}, ["9"]),

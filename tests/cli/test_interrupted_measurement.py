@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import deep_model, program, tiny_models
 from support.ranked_runs import RankedRun
-from support.watched_runs import WatchedRun, contents, differing, measured, measured_records, unfinished
+from support.watched_runs import WatchedRun, contents, differing, journal_line, measured, measured_records, unfinished
 
 CHOICE = ["--schemes", "W4A16,W8A16,none", "--target-bits", "7", "--group-size", "32"]
 
@@ -147,7 +147,7 @@ def test_damaged_records_are_refused(damage, cut, deep, results):
     record = next(record for record in map(json.loads, lines[1:]) if record["reports"])
     place = record["index"] + 1
     damage(record)
-    measured(out).write_text("\n".join([*lines[:place], json.dumps(record), *lines[place + 1:], ""]))
+    measured(out).write_text("\n".join([*lines[:place], journal_line(record), *lines[place + 1:], ""]))
     program.fails("oneshot", deep, "--output", out, *CHOICE, *data(deep), "--resume", code=1,
                   fragments=[f"{measured(out)}: is damaged", "--overwrite"])
 

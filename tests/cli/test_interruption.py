@@ -50,9 +50,11 @@ def test_interrupted_overwrite_keeps_what_was_there(long_run, results):
     out.mkdir()
     (out / "kept").write_text("old")
     run = start(long_run, out, "--overwrite").wait_for_subgraphs(2)
-    assert run.send(signal.SIGINT).end(timeout=20).code == 130
+    outcome = run.send(signal.SIGINT).end(timeout=20)
+    assert outcome.code == 130 and outcome.error.endswith("continue with --overwrite --resume")
     assert contents(out) == {"kept": b"old"}
     assert set(results.iterdir()) == {out, unfinished(out)}
+    assert start(long_run, out, "--resume").end().error.endswith("continue that one with --overwrite --resume")
 
 
 def test_killed_run_leaves_nothing_that_looks_finished(long_run, results):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -12,7 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support import deep_model, program, tiny_models
-from support.watched_runs import JOURNAL, RUN, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
+from support.watched_runs import JOURNAL, RUN, WatchedRun, contents, differing, finished_subgraphs, journal_line, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
 
@@ -126,7 +127,7 @@ def test_journal_with_a_damaged_record(damage, deep, solving, results, expected)
     killed(deep, results / "out", *solving, "--sequential-offload-device", "disk")
     path = unfinished(results / "out") / JOURNAL
     lines = path.read_text().splitlines()
-    lines[2] = json.dumps({**json.loads(lines[2]), **damage})
+    lines[2] = journal_line({**json.loads(lines[2]), **damage})
     path.write_text("\n".join(lines) + "\n")
     resumed(deep, results / "out", expected, *solving, "--sequential-offload-device", "disk")
 
@@ -139,7 +140,7 @@ def test_journal_with_a_damaged_header(plan, deep, solving, results):
     header, *records = path.read_text().splitlines()
     header = json.loads(header)
     header["plan"] = plan if plan == 3 else {**header["plan"], **plan}
-    path.write_text("\n".join([json.dumps(header), *records]) + "\n")
+    path.write_text("\n".join([journal_line(header), *records]) + "\n")
     outcome = program.run("oneshot", deep, "--output", results / "out", *solving[:-2], "--resume", code=None)
     assert outcome.code in (1, 2) and "[internal]" not in outcome.error, outcome.errors
 
@@ -320,6 +321,31 @@ def test_shard_that_is_no_longer_one(damage, deep, solving, results, expected):
     damage(next(unfinished(results / "out").glob("*.safetensors")))
     outcome = resumed(deep, results / "out", expected, *solving)
     assert "warning" in outcome.errors
+
+
+@pytest.mark.parametrize("line, place", [(0, "recipe"), (2, "modules")])
+def test_journal_with_a_flipped_bit(line, place, deep, solving, results, expected):
+    """Neither a choice in the header nor a figure is taken from a line that was changed."""
+    killed(deep, results / "out", *solving)
+    journal = unfinished(results / "out") / JOURNAL
+    lines = journal.read_text().splitlines(keepends=True)
+    digit = re.search(r"\d", lines[line][lines[line].index(f'"{place}"'):])
+    at = lines[line].index(f'"{place}"') + digit.start()
+    lines[line] = lines[line][:at] + chr(ord(lines[line][at]) ^ 1) + lines[line][at + 1:]
+    journal.write_text("".join(lines))
+    outcome = resumed(deep, results / "out", expected, *solving)
+    assert ("whose journal is damaged" if line == 0 else "1 of ") in outcome.errors
+
+
+def test_another_model_with_the_same_times(deep, solving, results, tmp_path):
+    model = shutil.copytree(deep.parent, tmp_path / "copy") / deep.name
+    weights = model / "model.safetensors"
+    os.utime(weights, (1, 1))
+    killed(model, results / "out", *solving)
+    tensors = {name: -tensor if name.endswith("q_proj.weight") else tensor for name, tensor in load_file(weights).items()}
+    save_file(tensors, weights, {"format": "pt"})
+    os.utime(weights, (1, 1))
+    refused(model, results / "out", *solving, "--resume", fragments=["the model's weights differ", "--overwrite"])
 
 
 def test_journal_that_ends_in_the_middle_of_a_record(deep, solving, results, expected):

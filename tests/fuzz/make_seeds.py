@@ -222,6 +222,7 @@ def journals(seeds, work):
         for key in ("tensors", "modules"):
             if key in record:
                 record[key] = dict(list(record[key].items())[:2]) if key == "tensors" else record[key][:2]
+        record.pop("checksum")
         record.pop("options", None)
         record.pop("recipe", None)
     text = "\n".join(map(compact, records))

@@ -103,6 +103,8 @@ TEST(Arguments, FieldsOfTrainingAreAcceptedAndNamed) {
   EXPECT_EQ(without_effect("GPTQModifier", {{"index", nullptr}, {"start", nullptr}, {"batched_quantization", "auto"}}),
             "");
   EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", 4}}), "batched_quantization ");
+  const Json mapping = {{"smooth_layer", "a"}, {"balance_layers", {"b"}}, {"activation_hook_target", "c"}};
+  EXPECT_EQ(without_effect("AWQModifier", {{"mappings", Json::array({mapping})}}), "mappings.activation_hook_target ");
   EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", true}}), "batched_quantization ");
 }
 

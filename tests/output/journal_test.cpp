@@ -26,7 +26,7 @@ TEST(Journal, KeepsWhatWasAppended) {
 TEST(Journal, LeavesOutALineThatWasCutShort) {
   const test::TemporaryFolder folder;
   for (const std::string end : {"", "{", "{\"index\": 1", "{\"index\": 1}"}) {
-    folder.write("journal", "{\"record\": \"header\"}\n{\"index\": 0}\n" + end);
+    folder.write("journal", Journal::line_of("{\"record\": \"header\"}") + Journal::line_of("{\"index\": 0}") + end);
     EXPECT_EQ(Journal::read(folder / "journal").size(), 2u) << end;
   }
 }
@@ -34,9 +34,23 @@ TEST(Journal, LeavesOutALineThatWasCutShort) {
 TEST(Journal, StopsAtWhatCannotBeRead) {
   const test::TemporaryFolder folder;
   for (const std::string damage : {"\x01\x02", "{]}", "[1]", "7"}) {
-    folder.write("journal", "{\"record\": \"header\"}\n" + damage + "\n{\"index\": 1}\n");
+    folder.write("journal",
+                 Journal::line_of("{\"record\": \"header\"}") + damage + "\n" + Journal::line_of("{\"index\": 1}"));
     EXPECT_EQ(Journal::read(folder / "journal").size(), 1u) << damage;
   }
+}
+
+TEST(Journal, StopsAtALineThatWasChanged) {
+  const test::TemporaryFolder folder;
+  const std::string header = Journal::line_of("{\"record\":\"header\"}"), record = Journal::line_of("{\"index\":16}");
+  for (std::size_t i = 0; i + 1 < record.size(); ++i) {
+    std::string changed = record;
+    changed[i] ^= 1;
+    folder.write("journal", header + changed + record);
+    EXPECT_EQ(Journal::read(folder / "journal").size(), 1u) << changed;
+  }
+  folder.write("journal", header + record);
+  EXPECT_EQ(Journal::read(folder / "journal").at(1), (Json{{"index", 16}}));
 }
 
 /// What rank `rank` of `ranks` records of subgraph `index` when it writes the sets `sets`.

@@ -69,12 +69,14 @@ TEST(OffloadedModel, TensorsGotBeforeKeepTheirValue) {
     model.update("layers.0.weight", mine);
     mine.fill_(8);  // the model has a copy
     const at::Tensor before = model.parameter("layers.0.weight");
+    const auto onloaded = model.onload({"layers.0.weight"}, at::kCPU);
     EXPECT_EQ(before[3][4].item<float>(), 7) << map;
     model.update("layers.0.weight", at::full({512, 1024}, 9, at::kBFloat16));
     model.update("layers.1.weight", at::full({512, 1024}, 10, at::kBFloat16));
     model.update("layers.2.weight", model.parameter("layers.1.weight"));
     model.update("layers.1.weight", at::full({512, 1024}, 11, at::kBFloat16));
     EXPECT_EQ(before[3][4].item<float>(), 7) << map;
+    EXPECT_EQ(onloaded.parameter("layers.0.weight")[3][4].item<float>(), 7) << map;
     EXPECT_EQ(model.parameter("layers.0.weight")[3][4].item<float>(), 9) << map;
     EXPECT_EQ(model.parameter("layers.2.weight")[3][4].item<float>(), 10) << map;
   }
@@ -90,6 +92,13 @@ TEST(OffloadedModel, RefusesWhatItCannotKeep) {
   EXPECT_THROW(model.update("layers.0.weight", at::ones({512, 1024})), MemoryError);
   EXPECT_EQ(model.place("layers.0.weight"), Place::kMapped);
   EXPECT_THROW(model.update("no such", at::ones({1})), CheckpointError);
+  EXPECT_THROW(model.place("no such"), CheckpointError);
+  for (const at::Tensor& value :
+       {at::Tensor(), at::ones({2, 2}).to_sparse(), at::ones({2, 2}, at::kMeta), at::ones({2, 2}, at::kComplexFloat)})
+    EXPECT_THROW(model.update("layers.0.weight", value), CheckpointError);
+  if (!at::hasCUDA()) {
+    EXPECT_THROW(model.onload({"layers.0.weight"}, at::kCUDA), UsageError);
+  }
   options.device_map = "balanced";
   EXPECT_THROW(load_offloaded_model(path, options), UsageError);
   options.device_map = "disk";

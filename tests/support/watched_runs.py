@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import xxhash
 from watched_process import MemoryWatch
 
 from support import program
@@ -28,6 +29,12 @@ def records(out):
     except OSError:
         return []
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def journal_line(record):
+    """A record as a line of a journal or of a measurement, with its checksum."""
+    text = json.dumps({name: value for name, value in record.items() if name != "checksum"})
+    return f'{text[:-1]},"checksum":"{xxhash.xxh3_64_hexdigest(text.encode())}"}}'
 
 
 def finished_subgraphs(out):

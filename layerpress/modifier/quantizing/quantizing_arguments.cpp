@@ -147,6 +147,7 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
   } else {
     observer.observer = default_observer.value_or(quant::observer_without_inputs(weights));
     weights.observer = quant::observer_name(observer.observer);
+    if (!weights.observer_kwargs.empty()) observer = quant::observer_of_weights(weights, where);
   }
   quant::settle_signed_scales(scheme, observer, where);
   quant::InputObserverSettings input_observer;

@@ -186,7 +186,10 @@ class AwqModifier : public compression::Transform {
     if (json_has(arguments, "offload_device")) without_effect_.emplace_back("offload_device");
     const Json duo = json_has(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
     candidates_ = candidates_of(duo, json_get_or<std::int64_t>(arguments, "n_grid", where, 20), where);
-    if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
+    if (json_has(arguments, "mappings")) {
+      mappings_ = read_scale_mappings(arguments["mappings"], where);
+      if (names_hook_target(arguments["mappings"])) without_effect_.emplace_back("mappings.activation_hook_target");
+    }
   }
 
   std::string type() const override { return "AWQModifier"; }

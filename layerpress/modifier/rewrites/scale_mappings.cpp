@@ -1,5 +1,7 @@
 #include "layerpress/modifier/rewrites/scale_mappings.h"
 
+#include <algorithm>
+
 #include "layerpress/base/error.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/arguments/argument.h"
@@ -33,6 +35,11 @@ std::vector<ScaleMapping> read_scale_mappings(const Json& mappings, const std::s
     read.push_back({place, {names_in(balance, place), place}, {names_in(smooth, place), place}});
   }
   return read;
+}
+
+bool names_hook_target(const Json& mappings) {
+  return std::any_of(mappings.begin(), mappings.end(),
+                     [](const Json& entry) { return entry.is_object() && json_has(entry, "activation_hook_target"); });
 }
 
 void require_modules(const graph::Graph& graph, const ScaleMapping& mapping) {

@@ -17,8 +17,10 @@ struct ScaleMapping {
 };
 
 /// Entries of the form [[balance layers], smooth layer], and {smooth_layer: ..., balance_layers: [...]} with an optional
-/// activation_hook_target, which is ignored: the value that the balance layers read is known. Throws RecipeError.
+/// activation_hook_target, which has no effect: the value that the balance layers read is known. Throws RecipeError.
 std::vector<ScaleMapping> read_scale_mappings(const Json& mappings, const std::string& where);
+/// Whether an entry has that key. REQUIRES: read_scale_mappings has read them.
+bool names_hook_target(const Json& mappings);
 
 /// Throws RecipeError if the smooth layer, or all balance layers, match no module of the graph.
 void require_modules(const graph::Graph& graph, const ScaleMapping& mapping);

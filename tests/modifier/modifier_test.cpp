@@ -79,7 +79,7 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
 
 /// What a modifier does not use, joined.
 std::string without_effect(const std::string& type, Json arguments) {
-  arguments["scheme"] = "W4A16";
+  if (type != "AWQModifier") arguments["scheme"] = "W4A16";
   const auto modifier = make_modifier(type, arguments, "test.yaml");
   std::string names;
   for (const std::string& name : modifier->arguments_without_effect()) names += name + " ";
@@ -103,7 +103,7 @@ TEST(Arguments, FieldsOfTrainingAreAcceptedAndNamed) {
   EXPECT_EQ(without_effect("GPTQModifier", {{"index", nullptr}, {"start", nullptr}, {"batched_quantization", "auto"}}),
             "");
   EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", 4}}), "batched_quantization ");
-  const Json mapping = {{"smooth_layer", "a"}, {"balance_layers", {"b"}}, {"activation_hook_target", "c"}};
+  const Json mapping = {{"smooth_layer", "a"}, {"balance_layers", Json::array({"b"})}, {"activation_hook_target", "c"}};
   EXPECT_EQ(without_effect("AWQModifier", {{"mappings", Json::array({mapping})}}), "mappings.activation_hook_target ");
   EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", true}}), "batched_quantization ");
 }

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 fs::path path_for(const std::string& output) {
   fs::path path = PendingDirectory::pending_path(output);
-  return path.replace_extension(".measured.jsonl");  // of ".NAME.unfinished"
+  return path.replace_extension(".measured");  // of ".NAME.unfinished"
 }
 
 }  // namespace
@@ -58,8 +58,13 @@ void MeasurementLog::add(const std::string& part, Json record) {
   journal_->append(record);
 }
 
+bool MeasurementLog::is_there(const std::string& output) {
+  std::error_code failure;
+  return fs::exists(path_for(output), failure);
+}
+
 void MeasurementLog::require_none(const OneshotOptions& options, dist::Group& group) {
-  if (!group.is_first() || options.resume || options.overwrite || !fs::exists(path_for(options.output))) return;
+  if (!group.is_first() || options.resume || options.overwrite || !is_there(options.output)) return;
   throw UsageError(
       "[output] {}: an earlier run did not finish what it measures first; continue it with --resume or start over with "
       "--overwrite",

@@ -13,7 +13,7 @@
 namespace layerpress::output {
 
 /// What was measured before a run that writes an output, so that an interrupted measurement goes on with --resume: a file of JSON lines beside the
-/// output (".NAME.measured.jsonl"). It appears with the first record and goes when the output is complete. Rank 0 has it. The first line is the
+/// output (".NAME.measured"). It appears with the first record and goes when the output is complete. Rank 0 has it. The first line is the
 /// identity of the measurement; every other line is a record with the "part" of the measurement that it belongs to.
 class MeasurementLog {
  public:
@@ -31,6 +31,7 @@ class MeasurementLog {
   /// Whether a measurement that stops now can continue.
   bool keeps_any() const { return journal_.has_value(); }
 
+  static bool is_there(const std::string& output);
   /// Throws UsageError if an earlier measurement is neither continued nor overwritten. Collective.
   static void require_none(const OneshotOptions& options, dist::Group& group);
   static void remove(const std::string& output) noexcept;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -21,6 +22,18 @@ namespace {
 void require_finite(const std::string& name, const at::Tensor& tensor) {
   if (at::isFloatingType(tensor.scalar_type()) && !kernels::all_finite(tensor))
     throw DamagedWeightsError("[output] tensor '{}' holds NaN or infinite values; the checkpoint is damaged", name);
+}
+
+/// A format of fp16 values or scales ends at 65504. Only then is the error not finite, or if weights are so large that their squares overflow.
+void require_finite(const std::string& module, const quant::QuantizationScheme& scheme,
+                    const compression::CompressedModule& result) {
+  if (std::isfinite(result.report.weight_error) || quant::is_unchanged(scheme)) return;
+  if (kernels::all_finite(quant::dequantize(scheme, result.weight, at::kFloat))) return;
+  throw RecipeError(
+      "[output.write] {}: its weights are too large for {}, whose values or scales end at 65504; give it another "
+      "format, such "
+      "as BF16 in a GGUF, or leave it out of the targets",
+      module, scheme.format);
 }
 
 }  // namespace
@@ -192,6 +205,7 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
   const std::string& module = model_.traced.graph.module_name(node);
   if (importance_) importance_->take(module, result.inputs);
   if (own_modules_.count(module) == 0) return;
+  require_finite(module, scheme, result);
   for (const quant::NamedTensor& part : quant::compress(scheme, result.weight))
     write_tensor(module + "." + part.suffix, part.tensor);
   reports_.push_back(result.report);

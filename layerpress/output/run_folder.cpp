@@ -173,8 +173,8 @@ void RunFolder::write_run(const Json& identity) const {
   if (setup_.target->has_config()) write_text_file(path_ / kRunFileName, identity.dump() + "\n");
 }
 
-Json RunFolder::run_of_output() const {
-  const fs::path path = fs::path(options_.output) / kRunFileName;
+Json RunFolder::run_of_output(const std::string& output) {
+  const fs::path path = fs::path(output) / kRunFileName;
   std::error_code failure;
   if (!fs::is_regular_file(path, failure)) return nullptr;
   const Json found = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);

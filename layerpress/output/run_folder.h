@@ -27,7 +27,7 @@ class RunFolder {
   /// Writes it into the folder. A GGUF has no place for it.
   void write_run(const Json& identity) const;
   /// The finished output's; null if it says nothing.
-  Json run_of_output() const;
+  static Json run_of_output(const std::string& output);
 
   /// Creates the unfinished folder, or opens that of an earlier run and reads its journals. Throws UsageError if it may
   /// not be used, and DistributedError if a rank does not see it. Collective.

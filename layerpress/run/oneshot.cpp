@@ -16,6 +16,7 @@
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/system/memory_sampler.h"
 #include "layerpress/base/text.h"
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/output/run_folder.h"
@@ -204,7 +205,7 @@ bool is_complete(Rank& rank, Claim& claim) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   claim.calibration = take_calibration(rank, claim);
   identity.dataset = claim.calibration->identity;
-  return run::is_result_of(rank, *claim.folder, identity, claim.setup().model);
+  return run::is_result_of(rank, identity, claim.setup().model);
 }
 
 /// Reads the data, compares it with an earlier run's and makes batches of it. The data itself is freed at the end. The
@@ -266,7 +267,7 @@ OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   if (is_complete(rank, claim)) return run::already_complete(rank);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();
-  if (rank.options.resume && claim.folder->journal().empty())
+  if (rank.options.resume && claim.folder->journal().empty() && !output::MeasurementLog::is_there(rank.options.output))
     rank.control.message(
         LogLevel::kWarning,
         fmt::format("[output] --resume: {} has {}; starting from the beginning", rank.options.output,

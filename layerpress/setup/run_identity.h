@@ -22,7 +22,7 @@ struct RunIdentity {
   Json dataset;                ///< null without data
   Json plan = Json::object();  ///< ranks, threads, batch_tokens
   std::size_t subgraphs = 0;
-  Json decision;  ///< as RunSetup::decision; the recipe follows from it
+  Json decision;  ///< as RunSetup::decision; the recipe follows from it, so that it is not compared
 
   Json to_json() const;
 };

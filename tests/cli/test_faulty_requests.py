@@ -1,6 +1,8 @@
 """Recipes, options, data and folders that cannot work: refused in one line, before any work, nothing left behind."""
 
 import json
+import os
+import platform
 import resource
 import subprocess
 
@@ -297,3 +299,9 @@ def test_disk_full(model, tmp_path, rounding):
 def test_summary_that_cannot_be_written(model, results, rounding, tmp_path):
     program.fails("oneshot", model, "--output", results / "out", *rounding, "--summary", tmp_path / "no" / "summary.json",
                   code=2, fragments=["--summary", str(tmp_path / "no"), "does not exist"])
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="there is one set of kernels")
+def test_an_unknown_instruction_set(model, samples, results):
+    program.fails("oneshot", model, "--output", results / "out", "--dataset", samples, "--group-size", "32", code=2,
+                  env={**os.environ, "LAYERPRESS_CPU": "AVX2"}, fragments=["LAYERPRESS_CPU: 'AVX2'", "avx2"])

@@ -61,7 +61,7 @@ def check(model, out, *arguments, records, said, expected):
     if unfinished(out).exists():  # killed in the run that follows
         return
     errors = program.run("oneshot", model, "--output", out, *arguments, "--resume").errors
-    assert said(before) in errors
+    assert said(before) in errors and "no unfinished run" not in errors
     assert differing(out, expected) == [] and list(out.parent.iterdir()) == [out]
 
 
@@ -88,6 +88,17 @@ def test_sparsities(deep, results, tmp_path):
     errors = program.run("oneshot", deep, "--output", out, *arguments, "--resume").errors
     assert "outliers of layers" not in errors
     assert differing(out, expected) == [] and list(results.iterdir()) == [out]
+
+
+def test_a_finished_result_is_not_measured_again(deep, results):
+    out, arguments = results / "out", [*CHOICE, *data(deep)]
+    program.oneshot(deep, out, *arguments)
+    made = contents(out)
+    outcome = program.run("oneshot", deep, "--output", out, *arguments, "--resume")
+    assert "already complete" in outcome.output and "linears in" not in outcome.errors
+    program.fails("oneshot", deep, "--output", out, *CHOICE[:3], "6.5", *CHOICE[4:], *data(deep), "--resume", code=2,
+                  fragments=["is the complete result of another run: --target-bits was 7.0 and is 6.5", "--overwrite"])
+    assert contents(out) == made and list(results.iterdir()) == [out]
 
 
 def test_two_ranks(deep, results, tmp_path):

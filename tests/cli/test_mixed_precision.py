@@ -322,7 +322,7 @@ def test_resumed_run_keeps_the_choice(tmp_path):
     other = [*arguments[:3], "6.5", *arguments[4:]]
     program.fails("oneshot", model, "--output", out, *other, "--resume", fragments=["--target-bits was 6.0 and is 6.5", "--overwrite"], code=2)
     outcome = program.run("oneshot", model, "--output", out, *arguments, "--resume")
-    assert "the unfinished run's choice" in outcome.errors
+    assert "the earlier run's choice" in outcome.errors
     assert differing(out, expected) == []
 
 

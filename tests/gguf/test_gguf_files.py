@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import gguf
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 from gguf.quants import dequantize
+from safetensors.torch import load_file, save_file
 from support import block_models, gguf_models, program, tiny_checkpoints, tiny_models
 from support.local_hub import LocalHub
 from support.selection import nightly_but
@@ -476,3 +478,22 @@ def test_memory_of_a_run_without_data(tmp_path):
         summary = tmp_path / "summary.json"
         program.oneshot(model, tmp_path / "out.gguf", *arguments, "--memory-budget", f"{budget >> 20}MiB", "--overwrite", "--summary", summary)
         assert json.loads(summary.read_text())["ranks"][0]["peak_anonymous_bytes"] <= budget
+
+
+@pytest.mark.parametrize("scheme, largest, faulty", [("F16", 1e5, True), ("Q8_0", 1e8, True), ("Q4_0", 1e8, True), ("Q8_0", 1e6, False),
+                                                     ("BF16", 1e8, False)])
+def test_weights_beyond_fp16(scheme, largest, faulty, llama, tmp_path):
+    """Finite weights whose fp16 scales or values would be infinite are refused by name."""
+    model = shutil.copytree(llama, tmp_path / "large")
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"][3, 5] = largest
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    arguments = ["--scheme", scheme, "--algorithm", "rtn"]
+    results = tmp_path / "results"
+    results.mkdir()
+    if faulty:
+        program.fails("oneshot", model, "--output", results / "out.gguf", *arguments, fragments=["model.layers.1.mlp.down_proj", "65504"])
+        assert list(results.iterdir()) == []
+        return
+    out = program.oneshot(model, results / "out.gguf", *arguments)
+    assert all(np.isfinite(dequantize(tensor.data, tensor.tensor_type)).all() for tensor in gguf.GGUFReader(out).tensors)

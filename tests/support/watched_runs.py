@@ -44,7 +44,7 @@ def finished_subgraphs(out):
 
 def measured(out):
     """The file of what the run into `out` measures before it writes."""
-    return out.with_name(f".{out.name}.measured.jsonl")
+    return out.with_name(f".{out.name}.measured")
 
 
 def measured_records(out):

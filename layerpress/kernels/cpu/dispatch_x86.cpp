@@ -2,9 +2,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
+#include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
 
 namespace layerpress::kernels::cpu {
@@ -27,7 +30,13 @@ bool tiles_granted() {
 }
 
 const Table& choose() {
+  constexpr std::array kNames = {"amx", "avx512_bf16", "avx512", "avx2", "baseline"};
   const char* wanted = std::getenv("LAYERPRESS_CPU");
+  if (wanted != nullptr &&
+      std::none_of(kNames.begin(), kNames.end(), [&](const char* name) { return std::strcmp(wanted, name) == 0; }))
+    throw UsageError(
+        "[kernels] LAYERPRESS_CPU: '{}' is no instruction set; choose from amx, avx512_bf16, avx512, avx2, baseline",
+        wanted);
   const auto offered = [&](const char* name, bool supported) {
     // If the machine lacks the requested set, the next lower one is used.
     if (wanted != nullptr && std::strcmp(wanted, name) == 0) wanted = nullptr;

@@ -320,7 +320,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     const graph::AllValueHeads all = graph::value_heads(graph);
     if (all.heads.empty())
       throw RecipeError("[recipe.check] {}: R2 turns the values of attentions, but {}{}", where_,
-                        all.others.empty() ? "the model's graph has none"
+                        all.others.empty() ? "the model's graph has none of a form that it knows"
                                            : fmt::format("{}: {}", graph.module_name(graph.nodes[all.others[0].first]),
                                                          all.others[0].second),
                         of_option()                                        ? ""

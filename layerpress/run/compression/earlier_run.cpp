@@ -107,10 +107,9 @@ void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder
   require_same_run(rank, folder, identity);
 }
 
-bool is_result_of(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity,
-                  const setup::OpenedModel& model) {
+bool is_result_of(const Rank& rank, const setup::RunIdentity& identity, const setup::OpenedModel& model) {
   const auto is_same = [&] {
-    const Json then = folder.run_of_output();
+    const Json then = output::RunFolder::run_of_output(rank.options.output);
     const setup::RunIdentity now = setup::identity_of_result(identity, model);
     if (then.is_null() || then.value("format", Json()) != now.to_json()["format"]) {
       rank.control.message(LogLevel::kWarning,

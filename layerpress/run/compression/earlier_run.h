@@ -36,8 +36,7 @@ void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder
 
 /// Whether a finished output is that of `identity`. If it is another run's, throws UsageError, unless --overwrite is there.
 /// Collective.
-bool is_result_of(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity,
-                  const setup::OpenedModel& model);
+bool is_result_of(const Rank& rank, const setup::RunIdentity& identity, const setup::OpenedModel& model);
 
 /// Takes over finished subgraphs whose files are intact on all ranks; the others are repeated. Returns the number taken
 /// over. Collective.

@@ -3,10 +3,12 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -84,22 +86,33 @@ OneshotOptions with_recipe(OneshotOptions options, const std::string& recipe) {
   return options;
 }
 
-/// The choice of the unfinished run that is resumed; null: there is none. Rank 0 reads.
+/// The choice of the run that is resumed, which may have finished; null: there is none. Rank 0 reads.
 Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
-  Json header;
+  Json found = {{"decision", nullptr}, {"is_finished", false}};
   if (group.is_first() && options.resume) {
     const std::vector<Json> journal = output::Journal::read_all(PendingDirectory::pending_path(options.output));
-    if (!journal.empty()) header = journal.front().value("decision", Json());
+    const Json run = journal.empty() ? output::RunFolder::run_of_output(options.output) : journal.front();
+    found = {{"decision", run.is_object() ? run.value("decision", Json()) : Json()}, {"is_finished", journal.empty()}};
   }
-  Json decision = Json::parse(group.broadcast_text(header.dump(), 0));
+  found = Json::parse(group.broadcast_text(found.dump(), 0));
+  const Json decision = found["decision"];
+  const bool is_finished = found["is_finished"];
   if (decision.is_null()) return decision;
   const Json then = decision.value("request", Json::object()), now = precision_request(options);
-  for (const auto& [name, value] : now.items())
-    if (then.value(name, Json()) != value)
+  for (const auto& [name, value] : now.items()) {
+    if (then.value(name, Json()) == value) continue;
+    if (is_finished && options.overwrite) return nullptr;
+    const std::string change =
+        fmt::format("--{} was {} and is {}", name, then.value(name, Json()).dump(), value.dump());
+    if (is_finished)
       throw UsageError(
-          "[resume] {}: the unfinished run cannot be continued: --{} was {} and is {}; use the same options and files, "
-          "or start over with --overwrite",
-          options.output, name, then.value(name, Json()).dump(), value.dump());
+          "[resume] {}: is the complete result of another run: {}; choose another --output or pass --overwrite",
+          options.output, change);
+    throw UsageError(
+        "[resume] {}: the unfinished run cannot be continued: {}; use the same options and files, or start over with "
+        "--overwrite",
+        options.output, change);
+  }
   return decision;
 }
 
@@ -172,6 +185,20 @@ std::string measured_words(const Json& decision) {
   return json_has(decision, "measured_kl")
              ? fmt::format(", measured {:.4g} rounded to nearest", decision["measured_kl"].get<double>())
              : "";
+}
+
+/// Refuses a disk that is too small for the least that the schemes take.
+void require_space(const OneshotOptions& options, const MeasuredUnits& units, std::uint64_t other_bytes) {
+  std::uint64_t bytes = other_bytes;
+  for (const recipe::PrecisionUnit& unit : units.options) bytes += recipe::least_bits(unit) / 8;
+  std::filesystem::path place = std::filesystem::absolute(options.output).parent_path();
+  std::error_code failure;
+  while (!std::filesystem::exists(place, failure) && place.has_relative_path()) place = place.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(place, failure);
+  if (!failure && space.available < bytes)
+    throw IoError(
+        "[output] {}: the result takes at least {}, and {} are free; free some space or choose another --output",
+        options.output, format_bytes(bytes), format_bytes(space.available));
 }
 
 /// Refuses first what would refuse the run's output after the measurement.
@@ -265,6 +292,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   Measured measured = prepare(rank);
   if (writes) {
     check_output(options, measured.comparison.setup(), group);
+    if (group.is_first()) require_space(options, measured.units, measured.others);
     check_following(rank, measured);
   }
   measure_units(rank, options.schemes, measured.comparison, measured.units, writes);
@@ -291,7 +319,7 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
   chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
   control.message(LogLevel::kInfo,
                   fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}{}",
-                              is_new ? "" : "the unfinished run's choice: ", chosen_text(chosen.decision),
+                              is_new ? "" : "the earlier run's choice: ", chosen_text(chosen.decision),
                               chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>(),
                               measured_words(chosen.decision)));
   return chosen;

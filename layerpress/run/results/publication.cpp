@@ -9,6 +9,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
 #include "layerpress/output/importance_output.h"
+#include "layerpress/output/measurement_log.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/run/compression/uncalibrated.h"
 #include "layerpress/run/results/model_card.h"
@@ -203,6 +204,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
 }
 
 OneshotSummary already_complete(const Rank& rank) {
+  if (rank.group.is_first()) output::MeasurementLog::remove(rank.options.output);
   if (rank.group.is_first() && std::filesystem::is_directory(rank.options.output))
     output::RunFolder::remove_leftovers(rank.options.output);
   OneshotSummary summary;

@@ -308,6 +308,8 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
                              "nor a torch module")
         if ranks is not None and ranks.size > 1:
             raise UsageError(f"[python.{function}] model: a torch module is compressed by one process; start the script without torchrun")
+        if earlier is not None:
+            logger.warning("the module's values are taken as they are; what an earlier call has compressed is not stored compressed by this one")
         request.loaded = ModuleInMemory(model)
         request.model = request.loaded.name
     elif ranks is not None and ranks.size > 1:

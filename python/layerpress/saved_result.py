@@ -131,8 +131,8 @@ def result_of(model: Any) -> Optional[Path]:
         return None
     output = saver.current_output()
     if output is None:
-        logger.warning("the model was changed after it was compressed, so that its values are taken as they are; what was compressed before is "
-                       "not stored compressed by this call")
+        logger.warning("the model was changed after it was compressed, or its result is gone, so that its values are taken as they are; what was "
+                       "compressed before is not stored compressed by this call")
     return output
 
 

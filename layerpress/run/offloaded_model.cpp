@@ -33,6 +33,9 @@ std::uint64_t budget_of(const OffloadOptions& options) {
 }  // namespace
 
 struct OffloadedModel::State {
+  State(std::shared_ptr<const checkpoint::Checkpoint> opened, std::uint64_t budget, const std::string& folder)
+      : checkpoint(std::move(opened)), weights(checkpoint, budget, folder) {}
+
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   residency::OffloadedWeights weights;
 };
@@ -125,9 +128,8 @@ OffloadedModel load_offloaded_model(const std::string& model, const OffloadOptio
     throw UsageError("[offload] offload_dir: {} is not a directory; name an existing one", options.offload_dir);
   if (options.device_map == "disk" && options.offload_dir.empty())
     throw UsageError("[offload] device_map disk requires an offload_dir");
-  auto checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
-  return OffloadedModel(std::unique_ptr<OffloadedModel::State>(
-      new OffloadedModel::State{checkpoint, residency::OffloadedWeights(checkpoint, budget, options.offload_dir)}));
+  return OffloadedModel(std::make_unique<OffloadedModel::State>(
+      checkpoint::Checkpoint::open(checkpoint::locate_model(model)), budget, options.offload_dir));
 }
 
 }  // namespace layerpress

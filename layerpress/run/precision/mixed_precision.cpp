@@ -95,7 +95,7 @@ Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
     found = {{"decision", run.is_object() ? run.value("decision", Json()) : Json()}, {"is_finished", journal.empty()}};
   }
   found = Json::parse(group.broadcast_text(found.dump(), 0));
-  const Json decision = found["decision"];
+  Json decision = found["decision"];
   const bool is_finished = found["is_finished"];
   if (decision.is_null()) return decision;
   const Json then = decision.value("request", Json::object()), now = precision_request(options);

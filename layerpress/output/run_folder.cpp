@@ -124,8 +124,7 @@ bool RunFolder::is_complete() const {
     if (options_.overwrite) return false;
     throw UsageError(
         "[output] {}: already holds something else than this run's result (another model, another recipe, damaged "
-        "files, "
-        "or no checkpoint); choose another --output or pass --overwrite",
+        "files, or no checkpoint); choose another --output or pass --overwrite",
         options_.output);
   };
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
@@ -207,8 +206,7 @@ void RunFolder::refuse_unfinished_replacement() const {
   if (const auto found = find_unfinished_run(options_.output))
     throw UsageError(
         "[output] {}: an earlier run that replaces it did not finish ({} of {} subgraphs are done); continue that one "
-        "with "
-        "--overwrite --resume",
+        "with --overwrite --resume",
         options_.output, found->finished, found->subgraphs);
 }
 

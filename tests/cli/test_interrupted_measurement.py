@@ -168,3 +168,23 @@ def test_a_line_that_was_cut_is_measured_again(cut, deep, chosen, results):
     measured(out).write_text(cut[:-20])
     program.run("oneshot", deep, "--output", out, *arguments, "--resume")
     assert differing(out, chosen) == []
+
+
+def test_an_interrupted_choice_of_experts_says_how_to_go_on(experts, results, tmp_path):
+    out, arguments = results / "out", [*recipe(tmp_path, "REAPPruningModifier", sparsity=0.5), *data(experts)]
+    run = WatchedRun(experts, out, *arguments)
+    assert run.wait_until(lambda: len(measured_records(out)) >= 2)
+    outcome = run.send(signal.SIGINT).end()
+    assert outcome.code == 130
+    assert outcome.errors.splitlines()[-1] == "error: stopped on request while measuring; continue with --resume"
+
+
+def test_a_finished_result_that_says_nonsense_of_its_choice(deep, results):
+    """Its run file may be anybody's."""
+    out, arguments = results / "out", [*CHOICE, *data(deep)]
+    program.oneshot(deep, out, *arguments)
+    file = out / ".layerpress-run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "decision": {"schemes": 7}}))
+    outcome = program.run("oneshot", deep, "--output", out, *arguments, "--resume")
+    assert "linears in" in outcome.errors and "already complete" in outcome.output
+    assert list(results.iterdir()) == [out]

@@ -81,7 +81,12 @@ OrderedJson measured_value(Rank& rank, const setup::RunSetup& setup, Measured& m
   for (const Json& record : measured.log.found(kChoice))
     if (record.value("modifier", "") == entry.type && record.value("arguments", "") == arguments)
       return OrderedJson::parse(json_get<std::string>(record, "value", "measurement"));
-  OrderedJson value = decision.measure(rank, setup, measured.changed, entry, calibration, measured.log);
+  OrderedJson value;
+  try {
+    value = decision.measure(rank, setup, measured.changed, entry, calibration, measured.log);
+  } catch (const InterruptedError&) {
+    throw InterruptedError("{}", interruption(measured.log));
+  }
   // As texts, because the order of members is that of the recipe.
   measured.log.add(kChoice, {{"modifier", entry.type}, {"arguments", arguments}, {"value", value.dump()}});
   return value;

@@ -86,13 +86,35 @@ OneshotOptions with_recipe(OneshotOptions options, const std::string& recipe) {
   return options;
 }
 
+/// What the chosen schemes are, for the log and the model card: "NVFP4 in 120 modules, FP8_DYNAMIC in 80".
+std::string chosen_text(const Json& decision) {
+  Names parts;
+  for (const Json& scheme : decision.at("schemes"))
+    parts.push_back(fmt::format("{} in {} modules", scheme.at("scheme").get<std::string>(),
+                                scheme.at("modules").get<std::size_t>()));
+  return join(parts);
+}
+
+/// A choice as this program writes it; null for anything else.
+Json known_decision(const Json& run) {
+  try {
+    Json decision = run.at("decision");
+    (void)decision.at("recipe").get<std::string>();
+    (void)chosen_text(decision);
+    for (const char* figure : {"bits", "predicted_kl"}) (void)decision.at(figure).get<double>();
+    return decision;
+  } catch (const nlohmann::json::exception&) {
+    return nullptr;
+  }
+}
+
 /// The choice of the run that is resumed, which may have finished; null: there is none. Rank 0 reads.
 Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
   Json found = {{"decision", nullptr}, {"is_finished", false}};
   if (group.is_first() && options.resume) {
     const std::vector<Json> journal = output::Journal::read_all(PendingDirectory::pending_path(options.output));
     const Json run = journal.empty() ? output::RunFolder::run_of_output(options.output) : journal.front();
-    found = {{"decision", run.is_object() ? run.value("decision", Json()) : Json()}, {"is_finished", journal.empty()}};
+    found = {{"decision", known_decision(run)}, {"is_finished", journal.empty()}};
   }
   found = Json::parse(group.broadcast_text(found.dump(), 0));
   Json decision = found["decision"];
@@ -169,15 +191,6 @@ std::uint64_t other_bytes(const setup::RunSetup& setup, const Vocabulary& vocabu
                                    : tensor.nbytes());
   }
   return bytes;
-}
-
-/// What the chosen schemes are, for the log and the model card: "NVFP4 in 120 modules, FP8_DYNAMIC in 80".
-std::string chosen_text(const Json& decision) {
-  Names parts;
-  for (const Json& scheme : decision["schemes"])
-    parts.push_back(
-        fmt::format("{} in {} modules", scheme["scheme"].get<std::string>(), scheme["modules"].get<std::size_t>()));
-  return join(parts);
 }
 
 /// Unfinished runs of earlier versions have none.

@@ -174,8 +174,9 @@ def _is_other(module: Any, described: Any) -> bool:
 
 
 def _settings(module: Any) -> dict[str, Any]:
-    """Numbers such as the epsilon of a norm."""
-    return {name: value for name, value in vars(module).items() if type(value) in (int, float) and "cached" not in name}
+    """Numbers such as the epsilon of a norm; not those that matter in training only."""
+    return {name: value for name, value in vars(module).items()
+            if type(value) in (int, float) and name not in ("p", "padding_idx") and "cached" not in name and "dropout" not in name}
 
 
 def _config(model: Any) -> dict:

@@ -37,7 +37,9 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     try:
         return _oneshot(model, dataset, recipe, progress, arguments)
     except RecipeError as error:
-        if "nothing would be done" not in str(error) or not is_in_memory(model) or result_of(model) is None:
+        ranks = current_ranks()
+        alone = ranks is None or ranks.size == 1
+        if "nothing would be done" not in str(error) or not alone or not is_in_memory(model) or result_of(model) is None:
             raise
         logger.warning("the model in memory has this recipe's result already; it is compressed again, from the values that it has")
         return _oneshot(model, dataset, recipe, progress, arguments, goes_on=False)

@@ -35,13 +35,20 @@ class ResultSaver:
         self._generation, self._config = _generation_of(model), _config_of(model)
 
     def current_output(self) -> Optional[Path]:
-        """The result's folder, if it is there and the model still has its values."""
+        """The result's folder, if it is there and the model still has its values, on all ranks."""
         model = self._model()
         ranks = current_ranks()
-        is_shared = ranks is not None and ranks.size > 1  # see _refuse_changes()
-        if model is None or not self._output.is_dir() or (not is_shared and any(True for _ in self._changed(model))):
-            return None
-        return self._output
+        is_shared = ranks is not None and ranks.size > 1
+        changed = self._has_other_values if is_shared else lambda model: any(True for _ in self._changed(model))
+        has = model is not None and self._output.is_dir() and not changed(model)
+        if is_shared:
+            has = set(ranks.all_gather_text(str(has))) == {"True"}
+        return self._output if has else None
+
+    def _has_other_values(self, model: Any) -> bool:
+        """For ranks, between which weights are sent: see _refuse_changes()."""
+        now = dict(_named(model))
+        return any(sums is None or name not in now or (not now[name].is_meta and sums != _sums(now[name])) for name, sums in self._sums.items())
 
     def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
                  is_main_process: bool = True, **options: Any) -> None:
@@ -125,11 +132,15 @@ class ResultSaver:
 
 def result_of(model: Any) -> Optional[Path]:
     """The folder of the result that oneshot() made of a model in memory, if the model has its values. Otherwise a warning says that it is no
-    part of what follows."""
+    part of what follows; several ranks cannot take such a model."""
     saver = vars(model).get("save_pretrained")
     if not isinstance(saver, ResultSaver):
         return None
     output = saver.current_output()
+    ranks = current_ranks()
+    if output is None and ranks is not None and ranks.size > 1:  # which read a folder instead of the model
+        raise UsageError("[python.oneshot] model: was changed after it was compressed, or its result is gone; on several ranks only a model as it is "
+                         "stored can be compressed: save it first")
     if output is None:
         logger.warning("the model was changed after it was compressed, or its result is gone, so that its values are taken as they are; what was "
                        "compressed before is not stored compressed by this call")

@@ -144,3 +144,39 @@ def test_ranks_have_one_summary_and_one_kind_of_data(model, tmp_path):
     assert "rank 0: 22 22 True" in said and "rank 1: 22 22 True" in said, said
     for rank, kinds in ((0, "rank 1 has none, rank 0 has rows"), (1, "rank 0 has rows, rank 1 has none")):
         assert f"rank {rank}: [python.oneshot] dataset: {kinds}" in said, said
+
+
+TWICE = """
+import sys
+from layerpress import init_dist, load_offloaded_model, oneshot
+from layerpress.modifiers import QuantizationModifier
+from transformers import AutoModelForCausalLM
+
+model_id, out = sys.argv[1:]
+ranks = init_dist()
+with load_offloaded_model():
+    model = AutoModelForCausalLM.from_pretrained(model_id, dtype="auto", device_map="auto_offload")
+oneshot(model, recipe=QuantizationModifier(scheme="FP8_DYNAMIC", targets=["re:.*mlp.*"]), progress=False)
+oneshot(model, recipe=QuantizationModifier(scheme="W8A8", targets=["re:.*self_attn.*_proj"]), progress=False)
+model.save_pretrained(out)
+ranks.barrier()
+model.model.norm.weight.data.mul_(2)
+try:
+    oneshot(model, recipe=QuantizationModifier(scheme="W8A8", targets=["lm_head"]), progress=False)
+except Exception as error:
+    sys.stdout.write(f"rank {ranks.rank}: {error}\\n")
+"""
+
+
+def test_a_second_call_on_ranks_goes_on_from_the_first(model, tmp_path):
+    from safetensors.torch import load_file
+
+    (tmp_path / "ranks.py").write_text(TWICE)
+    said = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "ranks.py"), str(model),
+                str(tmp_path / "out")])
+    dtypes = {}
+    for file in (tmp_path / "out").glob("*.safetensors"):
+        dtypes |= {name: str(tensor.dtype) for name, tensor in load_file(file).items()}
+    assert dtypes["model.layers.1.mlp.up_proj.weight"] == "torch.float8_e4m3fn" and dtypes["model.layers.1.self_attn.q_proj.weight"] == "torch.int8"
+    for rank in (0, 1):
+        assert re.search(rf"rank {rank}: .*was changed after it was compressed", said), said

@@ -1,4 +1,4 @@
-"""One flipped bit in an input or in a finished checkpoint: an error line, or a result that is whole, and differs where the bit was."""
+"""One flipped bit in an input, an unfinished run or a finished checkpoint: an error line, or a whole result that differs where the bit was."""
 
 import json
 import os
@@ -8,8 +8,9 @@ import shutil
 import pytest
 import torch
 from safetensors import safe_open
-from support import gguf_models, program, tiny_checkpoints, tiny_models
+from support import deep_model, gguf_models, program, tiny_checkpoints, tiny_models
 from support.selection import nightly_but
+from support.watched_runs import JOURNAL, WatchedRun, clear, contents, differing, finished_subgraphs, measured, measured_records, unfinished
 
 FLIPS = int(os.environ.get("LAYERPRESS_FLIPS", "24"))
 OPTIONS = ["--group-size", "32", "--threads", "1"]
@@ -128,3 +129,29 @@ def differing_bytes(first, second):
             if count:
                 found[name] = count
     return found or {"metadata": 1}
+
+
+UNFINISHED = {"measurement": ["--target-bits", "7", "--schemes", "W4A16,W8A16", "--group-size", "32"], "journal": ["--group-size", "32"]}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_unfinished_runs(kind, tmp_path):
+    """A run that goes on behind a flipped bit in what it wrote down has the result of an undisturbed one."""
+    model = deep_model.save(tmp_path / "deep", layers=6, samples=12)
+    arguments = [*UNFINISHED[kind], "--dataset", model.with_name("tokens.safetensors"), "--threads", "1"]
+    expected = contents(program.oneshot(model, tmp_path / "expected" / "out", *arguments))
+    out, left = tmp_path / "results" / "out", tmp_path / "left"
+    out.parent.mkdir()
+    run = WatchedRun(model, out, *arguments)
+    assert run.wait_until(lambda: (len(measured_records(out)) if kind == "measurement" else finished_subgraphs(out)) >= 4)
+    assert run.kill()
+    shutil.copytree(out.parent, left)
+    dice = random.Random(kind)
+    for number in range(FLIPS):
+        clear(out.parent)
+        shutil.copytree(left, out.parent, dirs_exist_ok=True)
+        place = flip(measured(out) if kind == "measurement" else unfinished(out) / JOURNAL, dice)
+        program.oneshot(model, out, *arguments, "--resume")
+        assert differing(out, expected) == [] and list(out.parent.iterdir()) == [out], f"flip {number} at byte {place}"
+    print(f"crash: one flipped bit in a {kind}: {FLIPS} with the same result")

@@ -68,13 +68,13 @@ OrderedJson earlier_choice(const OneshotOptions& options, const recipe::Modifier
 }
 
 /// All that choices are measured on.
-struct Measured {
+struct OpenMeasurement {
   setup::OpenedModel changed;
   output::MeasurementLog log;
 };
 
 /// The value that an interrupted measurement has found, or a new one.
-OrderedJson measured_value(Rank& rank, const setup::RunSetup& setup, Measured& measured,
+OrderedJson measured_value(Rank& rank, const setup::RunSetup& setup, OpenMeasurement& measured,
                            const recipe::ModifierEntry& entry, const Decision& decision,
                            const Calibration& calibration) {
   const std::string arguments = entry.arguments.dump();
@@ -93,8 +93,8 @@ OrderedJson measured_value(Rank& rank, const setup::RunSetup& setup, Measured& m
 }
 
 /// The arguments with a choice. Refuses data other than that of an earlier one.
-OrderedJson decided(Rank& rank, const setup::RunSetup& setup, Measured& measured, const recipe::ModifierEntry& entry,
-                    const Decision& decision, const Calibration& calibration) {
+OrderedJson decided(Rank& rank, const setup::RunSetup& setup, OpenMeasurement& measured,
+                    const recipe::ModifierEntry& entry, const Decision& decision, const Calibration& calibration) {
   OrderedJson earlier = OrderedJson::parse(
       rank.group.broadcast_text(rank.group.is_first() ? earlier_choice(rank.options, entry, decision).dump() : "", 0));
   if (!earlier.is_null()) {
@@ -127,7 +127,7 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
   for (const Decision& decision : decisions())
     if (decision.check != nullptr) decision.check(rank, setup.recipe);
   recipe::Recipe recipe = setup.recipe;
-  std::optional<Measured> measured;
+  std::optional<OpenMeasurement> measured;
   std::shared_ptr<dist::CoreBinding> binding;
   for (recipe::ModifierEntry& entry : recipe.modifiers) {
     const Decision* decision = open_decision(entry);
@@ -138,7 +138,7 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
       setup::require_same_request(rank.options, setup, rank.group);
       if (setup.placement.device.is_cpu()) binding = rank.group.bind_threads(setup.threads);
       calibration = load_calibration(rank, setup, setup::agree_on_data(rank.options.dataset_split, rank.group));
-      measured.emplace(Measured{std::move(changed), open_log(rank, setup, *calibration)});
+      measured.emplace(OpenMeasurement{std::move(changed), open_log(rank, setup, *calibration)});
     }
     entry.arguments = decided(rank, setup, *measured, entry, *decision, *calibration);
   }

@@ -15,9 +15,8 @@ struct OffloadOptions {
   /// "auto_offload": modified parameters in memory until the budget is used, then in offload_dir; "cpu": always in
   /// memory; "disk": always in offload_dir. Unmodified ones stay mapped from the checkpoint in every case.
   std::string device_map = "auto_offload";
-  std::string offload_dir;  ///< existing folder for modified parameters on disk; empty: no disk
-  std::string
-      memory_budget;  ///< of "auto_offload", for modified parameters, such as "4GiB"; empty: half of what is free
+  std::string offload_dir;    ///< existing folder for modified parameters on disk; empty: no disk
+  std::string memory_budget;  ///< of "auto_offload", such as "4GiB"; empty: half of what is free
 };
 
 /// A model of any size, which keeps in memory only the parameters in use.

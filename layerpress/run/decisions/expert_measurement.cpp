@@ -2,8 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <numeric>
+#include <ranges>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +26,53 @@ using graph::ExpertLayer;
 model::TracedModel without_selection(model::TracedModel traced) {
   traced.graph = graph::without_selection(traced.graph);
   return traced;
+}
+
+/// How many values that earlier nodes make a node or a later one reads, for each node.
+std::vector<int> passed_on(const graph::Graph& graph) {
+  std::vector<int> change(graph.nodes.size() + 1, 0);
+  std::vector<graph::NodeId> last(graph.values.size(), -1);
+  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n)
+    for (const graph::ValueId value : graph.nodes[n].inputs) last[value] = n;
+  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n)
+    if (const graph::NodeId reader = last[graph.nodes[n].output]; reader > n) ++change[n + 1], --change[reader + 1];
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  return change;
+}
+
+/// The first node that reads a weight which fewer experts change.
+graph::NodeId first_changed(const graph::Graph& graph, const ExpertLayer& layer) {
+  std::set<std::string> weights;
+  for (const graph::WeightUse& use : layer.router_weights(graph)) weights.insert(use.name);
+  for (const ExpertLayer::Member& expert : layer.experts) weights.insert(expert.weights.begin(), expert.weights.end());
+  graph::NodeId n = layer.first;
+  const auto is_changed = [&](const graph::WeightUse& use) { return weights.contains(use.name); };
+  while (n < layer.experts.front().node &&
+         !std::ranges::any_of(graph::weights_of(graph.nodes[n].operation), is_changed))
+    ++n;
+  return n;
+}
+
+/// The model's layers, cut before the experts of each and what chooses among them, where the fewest values are passed on: what stands before is
+/// the same with fewer experts.
+std::vector<graph::Subgraph> cut_at_experts(const model::TracedModel& traced, const std::vector<ExpertLayer>& layers) {
+  const std::vector<int> passed = passed_on(traced.graph);
+  std::vector<graph::Subgraph> cut;
+  for (graph::Subgraph& subgraph : setup::cut_model(traced, {})) {
+    for (const ExpertLayer& layer : layers) {
+      const auto begin = subgraph.nodes.begin();
+      const auto end = std::upper_bound(begin, subgraph.nodes.end(), first_changed(traced.graph, layer));
+      if (end - begin < 2 || end == subgraph.nodes.end()) continue;
+      auto place = begin + 1;
+      for (auto n = place; n != end; ++n)
+        if (passed[*n] <= passed[*place]) place = n;
+      cut.push_back({subgraph.name, {begin, place}, subgraph.holds_target});
+      subgraph.nodes.erase(begin, place);
+      subgraph.holds_target = false;
+    }
+    cut.push_back(std::move(subgraph));
+  }
+  return cut;
 }
 
 /// Half of what may be stored, because two models are run in turn; the rest is for a layer's weights and values.
@@ -48,7 +100,7 @@ struct RunningModel {
                 .control = rank.control,
                 .times = rank.times,
                 .group = rank.group},
-        body(context, setup::cut_model(traced, {}), output(), store_of(setup, scratch)) {}
+        body(context, cut_at_experts(traced, layers), output(), store_of(setup, scratch)) {}
   RunningModel(const RunningModel&) = delete;
   RunningModel& operator=(const RunningModel&) = delete;
 

@@ -31,8 +31,7 @@ void require_finite(const std::string& module, const quant::QuantizationScheme& 
   if (kernels::all_finite(quant::dequantize(scheme, result.weight, at::kFloat))) return;
   throw RecipeError(
       "[output.write] {}: its weights are too large for {}, whose values or scales end at 65504; give it another "
-      "format, such "
-      "as BF16 in a GGUF, or leave it out of the targets",
+      "format, such as BF16 in a GGUF, or leave it out of the targets",
       module, scheme.format);
 }
 

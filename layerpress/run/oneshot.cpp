@@ -78,14 +78,8 @@ void open(Rank& rank, Json decision, Claim& claim) {
 
 /// The identity without data and plan.
 setup::RunIdentity identity_of(const OneshotOptions& options, const Claim& claim) {
-  setup::RunIdentity identity;
-  identity.options = setup::identity_of_options(options);
+  setup::RunIdentity identity = run::identity_of(options, claim.setup());
   identity.options["dataset-split"] = claim.division.split;
-  identity.recipe = recipe::to_yaml(claim.setup().recipe);
-  identity.software = setup::identity_of_software(claim.setup().placement);
-  identity.model = setup::identity_of_model(claim.setup().model);
-  identity.subgraphs = claim.setup().subgraphs.size();
-  identity.decision = claim.setup().decision;
   return identity;
 }
 

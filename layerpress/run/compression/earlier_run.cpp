@@ -91,6 +91,17 @@ EarlierRun earlier_run(const Rank& rank) {
   return earlier;
 }
 
+setup::RunIdentity identity_of(const OneshotOptions& options, const setup::RunSetup& setup) {
+  setup::RunIdentity identity;
+  identity.options = setup::identity_of_options(options);
+  identity.recipe = recipe::to_yaml(setup.recipe);
+  identity.software = setup::identity_of_software(setup.placement);
+  identity.model = setup::identity_of_model(setup.model);
+  identity.subgraphs = setup.subgraphs.size();
+  identity.decision = setup.decision;
+  return identity;
+}
+
 void require_same_run(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity) {
   if (folder.journal().empty() || !rank.group.is_first()) return;
   const std::string found = setup::difference(folder.journal().front(), identity);

@@ -28,6 +28,9 @@ struct EarlierRun {
 /// Collective.
 EarlierRun earlier_run(const Rank& rank);
 
+/// What an earlier run must agree in, without data and plan.
+setup::RunIdentity identity_of(const OneshotOptions& options, const setup::RunSetup& setup);
+
 /// Throws UsageError if the folder's run is not that of `identity`. Rank 0 compares, because other hosts' copies of
 /// the model have different modification times.
 void require_same_run(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity);

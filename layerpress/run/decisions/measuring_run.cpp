@@ -10,8 +10,8 @@
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/sinks/report_sink.h"
 #include "layerpress/run/compression/compression_run.h"
+#include "layerpress/run/compression/earlier_run.h"
 #include "layerpress/run/results/announcement.h"
-#include "layerpress/setup/run_identity.h"
 
 namespace layerpress::run {
 namespace {
@@ -126,13 +126,8 @@ Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string&
 }
 
 output::MeasurementLog open_log(const Rank& rank, const setup::RunSetup& setup, const Calibration& calibration) {
-  setup::RunIdentity identity;
-  identity.options = setup::identity_of_options(rank.options);
-  identity.recipe = recipe::to_yaml(setup.recipe);
-  identity.software = setup::identity_of_software(setup.placement);
-  identity.model = setup::identity_of_model(setup.model);
+  setup::RunIdentity identity = identity_of(rank.options, setup);
   identity.dataset = calibration.identity;
-  identity.subgraphs = setup.subgraphs.size();
   return {rank.options, identity, rank.group};
 }
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from .errors import DataError
 from .helper import import_helper
+from .progress import logger
 
 
 class Named(NamedTuple):
@@ -13,6 +14,7 @@ class Named(NamedTuple):
     row: Callable[[dict], dict]
     configuration: Optional[str] = None
     split_suffix: str = ""  # of "train" and "test"
+    without_template: Optional[Callable[[dict, str], dict]] = None  # makes a text for tokenizers without a chat template: row, end of turn
 
 
 def _of_conversations(row: dict) -> dict:
@@ -23,6 +25,12 @@ def _with_system_message(row: dict) -> dict:
     messages = list(row["messages"])
     has_one = bool(messages) and messages[0]["role"] == "system"
     return {"messages": messages if has_one else [{"role": "system", "content": ""}, *messages]}
+
+
+def _of_turns(row: dict, end: str) -> dict:
+    """As LLM Compressor's default template."""
+    turns = _with_system_message(row)["messages"]
+    return {"text": "".join(f"<|{turn['role']}|>\n{turn['content']}{end}\n" for turn in turns if turn["role"] in ("user", "system", "assistant"))}
 
 
 def _of_instruction(row: dict) -> dict:
@@ -68,13 +76,13 @@ NAMED = {
     "gsm8k": Named("openai/gsm8k", _of_question),
     "open_platypus": Named("garage-bAInd/Open-Platypus", _of_instruction),
     "perfectblend": Named("mlabonne/open-perfectblend", _of_conversations),
-    "ultrachat": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),
-    "ultrachat_200k": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),
+    "ultrachat": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft", without_template=_of_turns),
+    "ultrachat_200k": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft", without_template=_of_turns),
     "wikitext": Named("Salesforce/wikitext", _as_it_is, configuration="wikitext-2-raw-v1"),
 }
 
 
-def load(name: str, configuration: Optional[str], split: Optional[str]) -> tuple[Any, Callable[[dict], dict]]:
+def load(name: str, configuration: Optional[str], split: Optional[str], tokenizer: Callable[[], Any]) -> tuple[Any, Callable[[dict], dict]]:
     """The rows of a split, and what makes a text or messages of a row."""
     from datasets import load_dataset
 
@@ -84,9 +92,14 @@ def load(name: str, configuration: Optional[str], split: Optional[str]) -> tuple
         base += named.split_suffix
     split = base + bracket + part
     try:
-        return load_dataset(named.id, configuration or named.configuration, split=split), named.row
+        rows = load_dataset(named.id, configuration or named.configuration, split=split)
     except Exception as fault:  # the hub's client, file systems and builders each raise classes of their own
         raise _cannot_be_loaded(f"{name}, which is {named.id} on the hub, split '{split}'", fault) from None
+    if named.without_template is None or (its := tokenizer()) is None or getattr(its, "chat_template", None):
+        return rows, named.row
+    logger.warning("the tokenizer has no chat template; the messages of %s become text as LLM Compressor's default template has them", name)
+    end, text_of = getattr(getattr(its, "tokenizer", its), "eos_token", None) or "", named.without_template
+    return rows, lambda row: text_of(row, end)
 
 
 def _cannot_be_loaded(what: str, fault: Exception) -> DataError:

@@ -77,6 +77,13 @@ def _shared(summary: dict[str, Any]) -> Summary:
     return Summary(json.loads(ranks.all_gather_text(json.dumps(summary) if ranks.is_first else "")[0]))
 
 
+def _tokenizer_of_request(request: _Request, download: bool) -> Any:
+    """The tokenizer of texts; none where only the program finds out that there is none."""
+    with contextlib.suppress(UsageError):
+        return request.tokenizer or tokenizer_of(request.model, images=False, download=download)
+    return None
+
+
 def _own_tokenizer(request: _Request) -> Any:
     """A tokenizer or processor that is passed beside a model's folder or id, unless it is the model's own."""
     given = request.tokenizer
@@ -382,7 +389,8 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
             raise UsageError(f"[python.oneshot] data_collator: {collator!r} is not known; pass truncation, padding or a function")
         collator = None
     if isinstance(dataset, str) and dataset in NAMED and not os.path.exists(dataset):
-        dataset, usual = load(dataset, own["dataset_config_name"], options.pop("dataset_split", None))
+        dataset, usual = load(dataset, own["dataset_config_name"], options.pop("dataset_split", None),
+                              lambda: _tokenizer_of_request(request, bool(options.get("download"))))
         preprocess = preprocess or usual
     if isinstance(dataset, (str, os.PathLike)):
         if preprocess is not None:

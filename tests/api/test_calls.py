@@ -293,6 +293,24 @@ def test_names_of_datasets(monkeypatch, model, tmp_path):
     assert (tokens["perfectblend"], tokens["ultrachat_200k"], tokens["wikitext"]) == (3, 1, 2)
 
 
+def test_a_tokenizer_without_a_chat_template(monkeypatch, model, tmp_path, caplog):
+    """ultrachat_200k gets LLM Compressor's default template."""
+    import datasets
+    from layerpress.named_datasets import load
+    from transformers import AutoTokenizer
+
+    rows = [{"messages": [{"role": "user", "content": "w6"}, {"role": "assistant", "content": "w7"}]}]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    _, row = load("ultrachat_200k", None, None, lambda: tokenizer)
+    assert row(rows[0])["messages"][0] == {"role": "system", "content": ""}
+    tokenizer.chat_template, tokenizer.eos_token = None, "</s>"
+    with caplog.at_level(logging.WARNING, "layerpress"):
+        _, row = load("ultrachat_200k", None, None, lambda: tokenizer)
+    assert row(rows[0]) == {"text": "<|system|>\n</s>\n<|user|>\nw6</s>\n<|assistant|>\nw7</s>\n"}
+    assert "no chat template" in caplog.text
+
+
 def test_a_named_dataset_that_cannot_be_loaded(monkeypatch, model, tmp_path):
     """One line, without the token of a quoted request."""
     import datasets

@@ -14,25 +14,29 @@
 namespace layerpress::setup {
 namespace {
 
-constexpr int kFormat = 3;  // format of the journal
+constexpr int kFormat = 4;  // format of the journal
 
-/// Of the names and some bytes of all tensors: `length` of every `distance`.
-std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t length, std::size_t distance) {
+constexpr std::size_t kSample = 4096;  // bytes
+
+/// Of the names and bytes of all tensors: samples at `places` of each, or more of one with many; all of it where they meet.
+std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t places) {
+  constexpr std::size_t kFarthest = 4 << 20;
   Checksum checksum;
   for (const std::string& name : checkpoint.names()) {
     const at::Tensor tensor = checkpoint.tensor(name);
     checksum.add(name.data(), name.size());
     const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+    const std::size_t distance = std::clamp(tensor.nbytes() / places, kSample, kFarthest);
     for (std::size_t first = 0; first < tensor.nbytes(); first += distance)
-      checksum.add(bytes + first, std::min(tensor.nbytes() - first, length));
+      checksum.add(bytes + first, std::min(tensor.nbytes() - first, kSample));
   }
   return checksum.text();
 }
 
 /// Training changes all of a weight, and reading it all takes long.
 std::string checksum_of_weights(const OpenedModel& model) {
-  constexpr std::size_t kLength = 4096, kDistance = 64 << 20;
-  return checksum_of_tensors(*model.stored, kLength, kDistance);
+  constexpr std::size_t kPlaces = 64;
+  return checksum_of_tensors(*model.stored, kPlaces);
 }
 
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
@@ -117,8 +121,8 @@ Json identity_of_model(const OpenedModel& model) {
   files["config.json"] = checksum_of_config(model);
   files["weights"] = checksum_of_weights(model);  // times can be restored
   if (model.checkpoint->directory().empty()) {    // in memory, no file's time of modification vouches for the values
-    constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max() / 2;
-    files["tensors"] = checksum_of_tensors(*model.checkpoint, kAll, kAll);
+    constexpr std::size_t kEverywhere = std::numeric_limits<std::size_t>::max();
+    files["tensors"] = checksum_of_tensors(*model.checkpoint, kEverywhere);
   }
   if (!model.quantized.empty())
     files["quantization"] = {{"config", model.checkpoint->quantization_config()},

@@ -211,7 +211,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   setup.source = source_tensors(setup.model, setup.assignments, *setup.target);
   apply(setup.source.changes(), setup.model);
   if (!setup.target->keeps_ties()) apply(untied_embeddings(setup.model, setup.assignments), setup.model);
-  keep_quantized_weights(setup.model, setup.assignments);
+  keep_quantized_weights(setup.model, setup.assignments, *setup.target);
   keep_stacked_experts(setup.model, setup.assignments);
   check_propagation(options, setup);
   check_statistics(setup.model.traced.graph, setup.assignments);

@@ -70,6 +70,9 @@ class CompressedTensorsTarget final : public Target {
                                         std::int64_t columns, bool is_embedding) const override {
     return is_embedding ? embedding_gap(scheme) : vllm_kernel_gap(scheme, rows, columns);
   }
+  std::optional<std::string> cache_gap(const quant::QuantizationArgs& cache) const override {
+    return vllm_cache_gap(cache);
+  }
   std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const override {
     return vllm_sparsity_gap(pruned, group);
   }

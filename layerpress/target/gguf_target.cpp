@@ -147,6 +147,7 @@ class GgufTarget final : public Target {
                                         bool) const override {
     return std::nullopt;
   }
+  std::optional<std::string> cache_gap(const quant::QuantizationArgs&) const override { return std::nullopt; }
   std::string sparsity_gap(std::int64_t, std::int64_t) const override { return ""; }
   std::vector<std::string> vocabulary_gaps(const std::string&, bool, bool) const override { return {}; }
   Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&,

@@ -31,6 +31,7 @@ struct Finished {
 struct CompressedParts {
   bool experts = false;
   bool embeddings = false;
+  std::optional<quant::QuantizationArgs> cache{};  ///< of keys and values
 };
 
 /// How a result is served.
@@ -98,6 +99,8 @@ class Target {
   /// Why its engines cannot run modules of this scheme fast, or at all; nothing: they can.
   virtual std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
                                                 std::int64_t columns, bool is_embedding) const = 0;
+  /// Why its engines do not read a cache of keys and values with these scales; nothing: they do.
+  virtual std::optional<std::string> cache_gap(const quant::QuantizationArgs& cache) const = 0;
   /// What its engines do not do with weights of which `pruned` of each `group` of a row are zero; "": nothing is lost.
   virtual std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const = 0;
   /// What its engines do otherwise with models of this type whose heads or embeddings a run has changed; for people. `unties`: the head has a weight

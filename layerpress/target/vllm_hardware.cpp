@@ -102,6 +102,8 @@ constexpr std::int64_t kFittingRows = 1024, kFittingColumns = 3 * 5 * 7 * 1024;
 
 Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes,
                      const CompressedParts& parts) {
+  if (const auto gap = parts.cache ? vllm_cache_gap(*parts.cache) : std::nullopt)
+    return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + *gap};
   std::optional<Requirement> need;
   for (const QuantizationScheme& scheme : schemes) {
     if (!scheme.weights) continue;

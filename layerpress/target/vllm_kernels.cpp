@@ -120,6 +120,13 @@ std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std
   return packed_gap(*scheme.weights, rows, columns);
 }
 
+std::optional<std::string> vllm_cache_gap(const QuantizationArgs& cache) {
+  if (cache.is_float(8) && cache.symmetric) return std::nullopt;
+  return "vLLM refuses checkpoints whose cache of keys and values is not in symmetric fp8; write kv_cache_scheme with "
+         "type: float and "
+         "num_bits: 8";
+}
+
 std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group) {
   return fmt::format(
       "{}:{} sparsity: vLLM has no kernels for it since 0.19 and runs such weights like dense ones; they are written "

@@ -21,6 +21,9 @@ std::optional<std::string> vllm_kernel_gap(const quant::QuantizationScheme& sche
 /// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
 std::optional<std::string> vllm_embedding_gap(const quant::QuantizationScheme& scheme);
 
+/// The same for a cache of keys and values: vLLM refuses the checkpoint unless it is symmetric fp8.
+std::optional<std::string> vllm_cache_gap(const quant::QuantizationArgs& cache);
+
 /// What vLLM's classes of a model type do otherwise with a head that has a weight of its own only in the result, and with compressed
 /// embeddings. Facts as of vLLM 0.33.
 std::vector<std::string> vllm_vocabulary_gaps(const std::string& model_type, bool unties, bool compresses_embeddings);

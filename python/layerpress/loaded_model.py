@@ -174,9 +174,9 @@ def _is_other(module: Any, described: Any) -> bool:
 
 
 def _settings(module: Any) -> dict[str, Any]:
-    """Numbers such as the epsilon of a norm; not those that matter in training only."""
+    """Numbers such as the epsilon of a norm; not those that matter in training only, nor a size that resizing the embeddings leaves as it was."""
     return {name: value for name, value in vars(module).items()
-            if type(value) in (int, float) and name not in ("p", "padding_idx") and "cached" not in name and "dropout" not in name}
+            if type(value) in (int, float) and name not in ("p", "padding_idx", "vocab_size") and "cached" not in name and "dropout" not in name}
 
 
 def _config(model: Any) -> dict:

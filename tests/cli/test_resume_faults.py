@@ -114,6 +114,17 @@ def test_resume_of_a_complete_output_of_another_model(own_model, solving, result
     refused(own_model, results / "out", *solving, "--resume", fragments=["something else than this run's result", "--overwrite"])
 
 
+def test_resume_of_a_complete_output_of_a_model_with_other_rows(own_model, results):
+    """All later rows of a compressed weight differ, and the file's time is what it was."""
+    program.oneshot(own_model, results / "out", *ROUNDING)
+    file = own_model / "model.safetensors"
+    before, tensors = file.stat(), load_file(file)
+    tensors["model.layers.1.mlp.down_proj.weight"][40:] *= -1.5
+    save_file(tensors, file, {"format": "pt"})
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused(own_model, results / "out", *ROUNDING, "--resume", fragments=["result of another run: the model's weights differ", "--overwrite"])
+
+
 def test_resume_into_a_folder_that_holds_something_else(deep, solving, results):
     (results / "out").mkdir()
     (results / "out" / "notes.txt").write_text("kept")

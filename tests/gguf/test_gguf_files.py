@@ -181,6 +181,17 @@ def test_quantized_sources_keep_their_values(llama, data, scheme, source, algori
     assert np.abs(dequantize(found.data, found.tensor_type) - wanted).max() <= (2e-3 if scheme == "Q4_1" else 1e-7) * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("source", [["FP8_BLOCK"], ["W4A16", "--group-size", "32"]])
+def test_ignored_weights_of_quantized_sources_are_values(llama, source, tmp_path):
+    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", *source)
+    outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", "Q8_0", "--ignore",
+                          "re:.*o_proj")
+    assert "3 weights that stay uncompressed are written as" in outcome.errors
+    found = types(tmp_path / "out.gguf")
+    assert found["blk.0.attn_output.weight"] == "BF16" and found["blk.0.attn_q.weight"] == "Q8_0"
+    program.run("verify", tmp_path / "out.gguf", "--source", folder)
+
+
 def test_blocks_that_cannot_hold_the_values(llama, tmp_path):
     folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", "W4A16", "--group-size", "32")
     outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", "Q4_K_S")

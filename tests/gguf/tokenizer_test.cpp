@@ -136,6 +136,35 @@ TEST_F(Tokenizer, SaysWhereSpacesAroundAddedTokensAreKept) {
   EXPECT_NE(notes({{"single_word", true}}, "my model").front().find("\"<s>\""), std::string::npos);
 }
 
+TEST_F(Tokenizer, SaysWhereLlamaCppAddsSpaces) {
+  const auto notes = [&](const char* scheme) {
+    Json tokenizer = byte_fallback();
+    tokenizer["normalizer"] = nullptr;
+    tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}};
+    write("tokenizer.json", tokenizer);
+    return tokenizer_keys(folder_.path(), 7, "my model").notes;
+  };
+  EXPECT_TRUE(notes("never").empty());
+  ASSERT_EQ(notes("always").size(), 1);
+  EXPECT_EQ(notes("always").front().find("behind special tokens"), std::string::npos);
+  ASSERT_EQ(notes("first").size(), 1);
+  EXPECT_NE(notes("first").front().find("behind special tokens"), std::string::npos);
+}
+
+TEST_F(Tokenizer, SaysWhereLlamaCppAddsTokensThatTokenizerJsonDoesNotAdd) {
+  Json tokenizer = byte_fallback();
+  write("tokenizer.json", tokenizer);
+  write("tokenizer_config.json", Json{{"bos_token", "<s>"}, {"add_bos_token", true}});
+  const TokenizerKeys keys = tokenizer_keys(folder_.path(), 7, "my model");
+  EXPECT_TRUE(value_of<bool>(keys.metadata, "ggml.add_bos_token"));
+  ASSERT_EQ(keys.notes.size(), 1);
+  EXPECT_NE(keys.notes.front().find("puts <s> before texts"), std::string::npos) << keys.notes.front();
+  const Json first = {{"SpecialToken", {{"id", "<s>"}}}}, text = {{"Sequence", {{"id", "A"}}}};
+  tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {first, text}}};
+  write("tokenizer.json", tokenizer);
+  EXPECT_TRUE(tokenizer_keys(folder_.path(), 7, "my model").notes.empty());
+}
+
 TEST_F(Tokenizer, StripsBehindTokensOfPhi3AsLlamaCppDoes) {
   Json tokenizer = byte_fallback();
   tokenizer["added_tokens"].push_back({{"id", 7}, {"content", "<|user|>"}, {"special", true}});

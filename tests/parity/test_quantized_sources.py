@@ -304,6 +304,24 @@ def test_transforms_alone(sources, samples, tmp_path):
     same_tensors(tmp_path / "numbers", tmp_path / "expected")
 
 
+def test_linears_that_engines_run_as_one_are_all_values(sources, samples, tmp_path):
+    """AWQ divides up_proj's rows for down_proj, and gate_proj becomes values with it; so do q_proj and k_proj beside a pruned v_proj."""
+    source = sources("fp8 block")
+    recipe = {"a_stage": {"a_modifiers": {"AWQModifier": {"scheme": "W8A16", "targets": ["re:.*down_proj"],
+                                                           "mappings": [{"smooth_layer": "re:.*up_proj", "balance_layers": ["re:.*down_proj"]}]}}},
+              "b_stage": {"b_modifiers": {"WandaPruningModifier": {"sparsity": 0.5, "targets": ["re:.*v_proj"]}}}}
+    recipe["a_stage"]["a_modifiers"]["AWQModifier"].pop("scheme")
+    recipe["a_stage"]["a_modifiers"]["AWQModifier"]["config_groups"] = {
+        "group_0": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8, "group_size": 16}}}
+    del recipe["a_stage"]["a_modifiers"]["AWQModifier"]["targets"]
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    oneshot(source.folder, tmp_path / "out", "--recipe", tmp_path / "recipe.json", "--dataset", samples)
+    plain = {name.split(".")[-2] for name, tensor in tiny_models.tensors(tmp_path / "out").items()
+             if name.endswith("proj.weight") and tensor.dtype == source.dtype}
+    assert plain == {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
+    program.run("verify", tmp_path / "out", "--source", source.folder)
+
+
 def test_tensors_outside_the_graph(sources, tmp_path):
     """Unvisited quantized weights keep their codes and have a group; scales of cached keys are left out by name."""
     source = QuantizedSource(tmp_path, "fp8 block", **SIZES)

@@ -39,6 +39,8 @@ TEST(ServingHardwareTest, SchemesWithoutKernel) {
   EXPECT_EQ(hardware_of({"W4A16", "W3A16"}), hardware_of({"W3A16"}));
   EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A16")}).command, "vllm serve out");
   EXPECT_EQ(vllm_serving("out", {preset_scheme("W3A16")}).command, "no vLLM kernel; load it with transformers");
+  EXPECT_EQ(vllm_serving("out", {}, {.cache = *preset_scheme("W8A8").weights}).command,
+            "no vLLM kernel; load it with transformers");
 }
 
 TEST(ServingHardwareTest, AModelNeedsWhatAllItsSchemesNeed) {

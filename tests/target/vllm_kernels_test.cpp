@@ -30,6 +30,19 @@ TEST(ReaderSupportTest, CommonSchemesHaveAKernel) {
   EXPECT_EQ(vllm_kernel_gap(preset_scheme("UNQUANTIZED"), 1, 1), std::nullopt);
 }
 
+TEST(ReaderSupportTest, CachesAreSymmetricFp8) {
+  QuantizationArgs cache;
+  cache.type = NumberType::kFloat;
+  cache.num_bits = 8;
+  cache.symmetric = true;
+  EXPECT_EQ(vllm_cache_gap(cache), std::nullopt);
+  cache.symmetric = false;
+  EXPECT_NE(vllm_cache_gap(cache), std::nullopt);
+  cache.symmetric = true;
+  cache.type = NumberType::kInt;
+  EXPECT_NE(vllm_cache_gap(cache), std::nullopt);
+}
+
 TEST(ReaderSupportTest, OddWidthsAndGroups) {
   for (const char* preset : {"W2A16", "W3A16", "W5A16", "W6A16", "W7A16"})
     expect_gap(preset_scheme(preset), 512, 1024, "bit weights have no common vLLM kernel");

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
 namespace layerpress::gguf {
@@ -127,7 +128,8 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& model_folder) {
           .model_config = read_object(model_folder / "config.json")};
 }
 
-void add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabulary, bool begins, Metadata& metadata) {
+std::string add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabulary, bool begins,
+                               Metadata& metadata) {
   static const std::vector<std::pair<std::string, std::string>> kRoles = {
       {"bos", "bos"}, {"eos", "eos"}, {"unk", "unknown"}, {"sep", "seperator"}, {"pad", "padding"}, {"mask", "mask"}};
   std::map<std::string, std::int64_t> ids;
@@ -143,6 +145,14 @@ void add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabular
   const bool adds_last = said.ends.value_or(config_flag(files, "add_eos_token", false)) && ids["eos"] >= 0;
   metadata.emplace_back("tokenizer.ggml.add_bos_token", adds_first);
   metadata.emplace_back("tokenizer.ggml.add_eos_token", adds_last);
+  std::vector<std::string> added;
+  if (adds_first && !said.begins) added.push_back(text("bos") + " before");
+  if (adds_last && !said.ends) added.push_back(text("eos") + " behind");
+  if (files.tokenizer.empty() || added.empty()) return "";
+  return fmt::format(
+      "llama.cpp puts {} texts, as tokenizer_config.json says; tokenizer.json does not, so that calibration and "
+      "transformers did without",
+      join(added));
 }
 
 void add_chat_template(const TokenizerFiles& files, const std::filesystem::path& model_folder, Metadata& metadata) {

@@ -119,20 +119,36 @@ void add_tokens_beside(const TokenizerFiles& files, const std::filesystem::path&
   vocabulary.check_distinct();
 }
 
-Metadata from_tokenizer_json(const TokenizerFiles& files, std::int64_t vocab_size) {
+/// What llama.cpp does otherwise about the space before a text; "": nothing.
+std::string space_note(const Json& tokenizer) {
+  for (const Json& step : steps_of(tokenizer, "pre_tokenizer", "pretokenizers")) {
+    if (json_get<std::string>(step, "type", kTokenizerFile) != "Metaspace") continue;
+    const auto scheme = json_get_or<std::string>(step, "prepend_scheme", kTokenizerFile, "always");
+    if (scheme == "never") continue;
+    return fmt::format(
+        "llama.cpp puts a space before texts that begin with one, too{}, which tokenizer.json does not, so that such "
+        "texts get other token ids",
+        scheme == "first" ? ", and before text behind special tokens" : "");
+  }
+  return "";
+}
+
+TokenizerKeys from_tokenizer_json(const TokenizerFiles& files, std::int64_t vocab_size) {
   check_model(files.tokenizer);
   const bool byte_level = is_byte_level(files.tokenizer);
   Vocabulary vocabulary = read_vocabulary(files.tokenizer, byte_level, vocab_size);
-  Metadata metadata;
+  TokenizerKeys keys;
+  Metadata& metadata = keys.metadata;
   if (!byte_level) {
     score_by_merges(files.tokenizer, vocabulary);
     add_byte_fallback(vocabulary, adds_space_prefix(files.tokenizer),
                       json_get_or<bool>(files.tokenizer.at("model"), "byte_fallback", kTokenizerFile, false), metadata);
+    keys.notes.push_back(space_note(files.tokenizer));
   } else {
     add_byte_level(files.tokenizer, vocabulary, metadata);
   }
-  add_special_tokens(files, vocabulary, /*begins=*/false, metadata);
-  return metadata;
+  keys.notes.push_back(add_special_tokens(files, vocabulary, /*begins=*/false, metadata));
+  return keys;
 }
 
 Metadata from_sentencepiece(const TokenizerFiles& files, const std::filesystem::path& folder, std::int64_t vocab_size) {
@@ -196,7 +212,7 @@ TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int
   TokenizerKeys keys;
   Metadata& metadata = keys.metadata;
   if (!files.tokenizer.empty()) {
-    metadata = from_tokenizer_json(files, vocab_size);
+    keys = from_tokenizer_json(files, vocab_size);
   } else if (std::filesystem::exists(model_folder / "tokenizer.model")) {
     metadata = from_sentencepiece(files, model_folder, vocab_size);
   } else {
@@ -212,8 +228,8 @@ TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int
         fmt::format("the file's name for the model (general.name) is '{}', because llama.cpp expects tokens of Phi 3 "
                     "in a model whose name says so",
                     keys.name));
-  if (std::string note = stripping_note(files.tokenizer, keys.name); !note.empty())
-    keys.notes.push_back(std::move(note));
+  keys.notes.push_back(stripping_note(files.tokenizer, keys.name));
+  std::erase(keys.notes, "");
   return keys;
 }
 

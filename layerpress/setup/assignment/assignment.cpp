@@ -399,6 +399,8 @@ std::vector<std::string> kernel_warnings(const OpenedModel& model, const compres
         if (const std::string gap = target.sparsity_gap(pattern.pruned, pattern.group);
             !gap.empty() && std::find(warnings.begin(), warnings.end(), gap) == warnings.end())
           warnings.push_back(gap);
+  if (!assignments.attentions.empty())
+    if (const auto gap = target.cache_gap(*assignments.attentions.back().args)) warnings.push_back(*gap);
   for (const auto& [node, assignment] : assignments.linears) {
     if (quant::is_dense(*assignment.scheme)) continue;
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);

@@ -197,6 +197,7 @@ target::CompressedParts compressed_parts(const OpenedModel& model, const compres
     parts.embeddings = parts.embeddings || graph::is_embedding(graph.nodes[n].operation);
   }
   for (const std::string& weight : model.kept) add(weight);
+  if (!assignments.attentions.empty()) parts.cache = *assignments.attentions.back().args;
   return parts;
 }
 

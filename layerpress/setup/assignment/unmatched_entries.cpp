@@ -88,7 +88,7 @@ std::vector<std::string> words_in_pattern(const std::string& expression) {
 
 std::string hint_for_pattern(const std::string& expression, const Modules& modules,
                              const std::vector<std::string>& names) {
-  if (matches_any("re:.*(" + expression + ")", modules))
+  if (!matches_any("re:" + expression, modules) && matches_any("re:.*(" + expression + ")", modules))
     return fmt::format("patterns match from the start of a name; did you mean re:.*{}?", expression);
   std::set<std::string> parts;
   for (const std::string& name : names)
@@ -121,7 +121,8 @@ std::vector<UnmatchedEntry> unmatched_entries(const OpenedModel& model, const Mo
   };
   for (const auto& modifier : modifiers) {
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
-    for (const auto& [list, entry] : modifier->unmatched_entries()) add_one(list, entry);
+    for (const auto& [list, entry] : modifier->unmatched_entries())
+      if (list != "ignore" || !matches_any(entry, modules)) add_one(list, entry);  // what no run changes may be ignored
     if (quantizer == nullptr) continue;
     for (const auto& group : quantizer->scheme_groups()) add("targets", group.scheme->targets);
     std::vector<std::string> ignored = quantizer->ignore_entries();

@@ -1,9 +1,11 @@
 #include "layerpress/setup/opening/kept_weights.h"
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/architecture.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/weight_numbers.h"
 
@@ -25,6 +27,24 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
   return names;
 }
 
+/// The quantized weights of linears that engines run as one with a linear whose weight is written as values.
+std::set<std::string> beside_values(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::set<std::string> changed = assignments.changed_plain(graph);
+  std::set<std::string> names;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const std::optional<graph::WeightMatrix> matrix = graph::weight_matrix(graph.nodes[n].operation);
+    if (!matrix || model.quantized.count(matrix->weight) == 0) continue;
+    const auto assigned = assignments.linears.find(n);
+    if (changed.count(matrix->weight) == 0 &&
+        (assigned == assignments.linears.end() || !quant::is_dense(*assigned->second.scheme)))
+      continue;
+    for (const model::FusedModules& together : model::fused_with(model.traced, graph.module_name(graph.nodes[n])))
+      for (const std::string& sibling : together.names) names.insert(sibling + ".weight");
+  }
+  return names;
+}
+
 /// Of a weight; with scales in the case of blocks.
 double bits_of(const quant::QuantizationScheme& scheme) {
   const gguf::BlockType* type = quant::block_type(scheme);
@@ -40,10 +60,12 @@ bool may_be_exact(const quant::QuantizationScheme& stored, const compression::As
 
 }  // namespace
 
-void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments) {
-  if (!model.keeps_codes) return;
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments,
+                            const target::Target& target) {
+  if (!model.keeps_codes || !target.has_config()) return;
+  const std::set<std::string> beside = beside_values(model, assignments);
   for (const std::string& name : left_as_they_are(model, assignments))
-    if (model.quantized.at(name).can_be_kept()) model.kept.insert(name);
+    if (model.quantized.at(name).can_be_kept() && beside.count(name) == 0) model.kept.insert(name);
 }
 
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments) {

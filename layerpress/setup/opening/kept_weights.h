@@ -5,12 +5,15 @@
 
 #include "layerpress/compression/assignments.h"
 #include "layerpress/setup/opening/open_model.h"
+#include "layerpress/target/target.h"
 
 namespace layerpress::setup {
 
 /// Chooses what the output has for weights that are stored quantized and that the run leaves as they are: the same codes and scales
-/// in the form of compressed-tensors, or values, where there is no such form or they are wanted. Sets `model.kept`.
-void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments);
+/// in the form of compressed-tensors, or values, where there is no such form, where engines run the weight as one with values, or where
+/// values are wanted. A target without a config.json, which says what codes mean, has values. Sets `model.kept`.
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments,
+                            const target::Target& target);
 
 /// The weights that a run writes as values although they are stored quantized, in a line; or nothing.
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments);

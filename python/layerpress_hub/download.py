@@ -6,6 +6,7 @@ import fnmatch
 import glob
 import hashlib
 import json
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -32,6 +33,7 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     from huggingface_hub import HfApi, errors, snapshot_download
 
     where = model + (f"@{revision}" if revision else "")
+    _require_plain_blob_names(where)
     missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
     try:
         info = HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True)
@@ -50,6 +52,7 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
         with _Progress(cache, sizes, report):
             folder = snapshot_download(model, revision=revision, allow_patterns=[glob.escape(name) for name in names],
                                        library_name="layerpress")
+            _check_places(Path(folder), names, cache, where)
             _check_arrived(Path(folder), {name: files[name] for name in new}, where)
     except DownloadFault:
         raise
@@ -58,6 +61,30 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     if Path(folder).name != info.sha:
         raise DownloadFault(f"{where}: changed during the download; start again")
     return {"folder": folder, "files": len(names), "bytes": sum(sizes.values())}
+
+
+def _require_plain_blob_names(where: str) -> None:
+    """The client stores a file under a name from a header of the answer, which could lead out of the cache."""
+    from huggingface_hub import file_download
+
+    ask = file_download.get_hf_file_metadata
+
+    def checked(*arguments: Any, **more: Any) -> Any:
+        metadata = ask(*arguments, **more)
+        for name in (metadata.etag, metadata.commit_hash):
+            if name is not None and not re.fullmatch("[0-9A-Za-z_-]+", name):
+                raise DownloadFault(f"{where}: {strange_answer('it names a stored file by something else than a checksum')}")
+        return metadata
+
+    file_download.get_hf_file_metadata = checked
+
+
+def _check_places(folder: Path, names: Iterable[str], blobs: Path, where: str) -> None:
+    """That what is read and perhaps removed lies in the model's own part of the cache."""
+    own = blobs.parent.resolve()
+    for name in names:
+        if not (folder / name).resolve().is_relative_to(own):
+            raise DownloadFault(f"{where}: in the cache, {name} is a link out of {own}; remove that folder and start again")
 
 
 def _check_arrived(folder: Path, files: dict[str, Any], where: str) -> None:

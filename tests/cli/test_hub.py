@@ -105,6 +105,17 @@ def test_damaged_download_is_fetched_again(file, hub, variables, expected, resul
     assert (results / "out" / "model.safetensors").read_bytes() == expected
 
 
+@pytest.mark.parametrize("file", ["LICENSE", "config.json"])
+def test_a_header_that_leads_out_of_the_cache(file, hub, variables, refused, rounding, tmp_path):
+    """Nothing is written, read or removed outside."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    hub.models["org/name"]["LICENSE"] = b"text"
+    hub.etags[file] = str(victim)
+    refused("org/name", "--download", *rounding, env=variables, fragments=["[hub.download] org/name", "does not answer as a hub does"])
+    assert victim.read_text() == "mine" and [path.name for path in tmp_path.iterdir() if path.is_file()] == ["victim.txt"]
+
+
 @pytest.mark.parametrize("name, fault, fragments", [
     ("org/nothing", None, ["[hub.download] org/nothing: the hub has no such model", "hf auth login"]),
     pytest.param("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"], marks=pytest.mark.nightly),

@@ -20,6 +20,7 @@ class LocalHub:
     def __init__(self):
         self.models, self.private, self.objects = {}, {}, {}
         self.faults, self.requests, self.ranges = {}, [], []
+        self.etags = {}  # by file, in place of its checksum
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -131,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = self.hub.models.get(name, {}).get(file)
         if content is None:
             return self.missing("EntryNotFound")
-        headers = {"ETag": f'"{etag(content)}"', "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
+        headers = {"ETag": f'"{self.hub.etags.get(file, etag(content))}"', "X_Repo_Commit": COMMIT, "Accept_Ranges": "bytes"}
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         if wanted is None:
             return self.answer(content, **headers)

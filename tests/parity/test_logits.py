@@ -201,6 +201,21 @@ def test_old_gemma3_config(tmp_path):
     assert max(differences(folder, tmp_path)) < 1e-4
 
 
+@pytest.mark.parametrize("end", [1, 3])
+def test_old_qwen2_moe_config(end, tmp_path):
+    """Without layer_types, every other layer below max_window_layers has a window."""
+    folder = tiny_models.save(tmp_path / "model", "Qwen2Moe", num_hidden_layers=3, use_sliding_window=True, sliding_window=7,
+                              max_window_layers=end)
+    tiny_models.rewrite_config(folder, lambda config: config.pop("layer_types"))
+    assert max(differences(folder, tmp_path)) < 1e-4
+
+
+def test_mixtral_without_rope_parameters(tmp_path):
+    folder = tiny_models.save(tmp_path / "model", "Mixtral")
+    tiny_models.rewrite_config(folder, lambda config: config.pop("rope_parameters"))
+    assert max(differences(folder, tmp_path)) < 1e-4
+
+
 @pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
 def test_old_phi3_config(kind, tmp_path):
     """Names that early checkpoints have for longrope mean the same, to the last bit."""

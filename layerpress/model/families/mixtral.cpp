@@ -5,8 +5,8 @@
 namespace layerpress::model {
 
 TracedModel trace_mixtral(const Json& config) {
-  const DecoderConfig decoder =
-      parse_decoder_config(config, {.num_kv_heads = 8, .max_position_embeddings = 4096 * 32, .epsilon = 1e-5});
+  const DecoderConfig decoder = parse_decoder_config(
+      config, {.num_kv_heads = 8, .max_position_embeddings = 4096 * 32, .epsilon = 1e-5, .rope_theta = 1e6});
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 8, .top_k = 2, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});

@@ -87,12 +87,15 @@ void add_verify(CLI::App& app, CommandLine& line) {
   add_common_options(*command, line.common);
 }
 
-/// The arguments from the last to the first, as the parser takes them; in names of options "_" stands for "-".
+/// The arguments from the last to the first, as the parser takes them; in names of options "_" stands for "-". A value of commas alone is
+/// an empty list, for which the parser would take the options that follow.
 std::vector<std::string> reversed_arguments(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   for (std::string& argument : arguments)
     if (argument.rfind("--", 0) == 0)
       std::replace(argument.begin(), std::find(argument.begin(), argument.end(), '='), '_', '-');
+    else if (argument.find_first_not_of(',') == std::string::npos)
+      argument.clear();
   std::reverse(arguments.begin(), arguments.end());
   return arguments;
 }

@@ -5,29 +5,41 @@
 
 namespace layerpress::execution {
 
+std::vector<BodyStage> body_stages(const graph::Graph& graph, std::vector<graph::Subgraph> subgraphs,
+                                   graph::ValueId wanted) {
+  const std::vector<bool> needed = graph::needed_nodes(graph, {wanted});
+  for (graph::Subgraph& subgraph : subgraphs)
+    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
+  std::erase_if(subgraphs, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
+  std::vector<graph::Liveness> live = graph::liveness(graph, subgraphs);
+  std::vector<graph::ValueId>& last = live.back().outputs;
+  if (std::find(last.begin(), last.end(), wanted) == last.end()) last.push_back(wanted);
+  std::vector<BodyStage> stages;
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    std::erase(live[s].freed, wanted);
+    stages.push_back({subgraphs[s].name, graph::split_stages(graph, subgraphs[s], {}, live[s].outputs).front(),
+                      std::move(live[s].freed), subgraphs[s].holds_target});
+  }
+  return stages;
+}
+
 BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted,
                  residency::ActivationStore::Options store)
-    : run_(run), wanted_(wanted), subgraphs_(std::move(subgraphs)), store_(run.batches.size(), std::move(store)) {
-  const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
-  for (graph::Subgraph& subgraph : subgraphs_)
-    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
-  std::erase_if(subgraphs_, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
-  live_ = graph::liveness(run.graph, subgraphs_);
-  for (graph::Liveness& live : live_) {
-    const bool is_last = &live == &live_.back();
-    if (is_last && std::find(live.outputs.begin(), live.outputs.end(), wanted) == live.outputs.end())
-      live.outputs.push_back(wanted);
-    ends_.push_back(*std::max_element(live.outputs.begin(), live.outputs.end()));
-  }
+    : run_(run),
+      wanted_(wanted),
+      stages_(body_stages(run.graph, std::move(subgraphs), wanted)),
+      store_(run.batches.size(), std::move(store)) {
+  for (const BodyStage& part : stages_)
+    ends_.push_back(*std::max_element(part.stage.keeps.begin(), part.stage.keeps.end()));
 }
 
 bool BodyRun::holds(std::size_t s, graph::NodeId node) const {
-  const std::vector<graph::NodeId>& nodes = subgraphs_[s].nodes;
+  const std::vector<graph::NodeId>& nodes = stages_[s].stage.nodes;
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
 
 void BodyRun::take_over(std::size_t s, const BodyRun& other) {
-  const std::vector<graph::ValueId>&own = live_.at(s).outputs, &theirs = other.live_.at(s).outputs;
+  const std::vector<graph::ValueId>&own = stages_.at(s).stage.keeps, &theirs = other.stages_.at(s).stage.keeps;
   if (own.size() != theirs.size())
     throw InternalError("[execution] {} passes on {} values, but {} in another model", name(s), own.size(),
                         theirs.size());
@@ -42,12 +54,12 @@ void BodyRun::take_over(std::size_t s, const BodyRun& other) {
 
 void BodyRun::drop_before(std::size_t s) {
   if (s > 0)
-    for (const graph::ValueId value : live_[s - 1].freed) store_.drop(value);
+    for (const graph::ValueId value : stages_[s - 1].freed) store_.drop(value);
 }
 
 void BodyRun::run(std::size_t s) {
   drop_before(s);
-  const graph::Stage stage = graph::split_stages(run_.graph, subgraphs_[s], {}, live_[s].outputs).front();
+  const graph::Stage& stage = stages_[s].stage;
   const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
   std::uint64_t done = 0, tokens = 0;
   for (const Batch& batch : run_.batches) tokens += static_cast<std::uint64_t>(batch.tokens());

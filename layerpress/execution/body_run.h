@@ -7,6 +7,18 @@
 
 namespace layerpress::execution {
 
+/// A part of a model that computes some value.
+struct BodyStage {
+  std::string name;
+  graph::Stage stage;
+  std::vector<graph::ValueId> freed{};  ///< that no later stage reads
+  bool is_layer = false;                ///< one of the model's layers, rather than what stands before or behind them
+};
+
+/// The stages that compute `wanted`, one for each subgraph that it needs.
+std::vector<BodyStage> body_stages(const graph::Graph& graph, std::vector<graph::Subgraph> subgraphs,
+                                   graph::ValueId wanted);
+
 /// Runs a model over all batches, subgraph by subgraph, so that values can be examined in between.
 class BodyRun {
  public:
@@ -14,10 +26,9 @@ class BodyRun {
   BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted,
           residency::ActivationStore::Options store = {});
 
-  std::size_t size() const { return subgraphs_.size(); }
-  const std::string& name(std::size_t s) const { return subgraphs_[s].name; }
-  /// Whether subgraph `s` is one of the model's layers, rather than what stands before or behind them.
-  bool is_layer(std::size_t s) const { return subgraphs_[s].holds_target; }
+  std::size_t size() const { return stages_.size(); }
+  const std::string& name(std::size_t s) const { return stages_[s].name; }
+  bool is_layer(std::size_t s) const { return stages_[s].is_layer; }
 
   bool holds(std::size_t s, graph::NodeId node) const;
 
@@ -38,8 +49,7 @@ class BodyRun {
 
   const RunContext& run_;
   graph::ValueId wanted_;
-  std::vector<graph::Subgraph> subgraphs_;  // only subgraphs that are needed
-  std::vector<graph::Liveness> live_;
+  std::vector<BodyStage> stages_;
   std::vector<graph::ValueId> ends_;  // the last value that each subgraph passes on
   residency::ActivationStore store_;
 };

@@ -13,8 +13,6 @@
 namespace layerpress::plan {
 namespace {
 
-constexpr std::uint64_t kMebibyte = 1u << 20;
-
 /// Rough speeds for choosing between computing and moving; the choice changes time, never results.
 constexpr double kFlopsPerSecond = 2e11;
 constexpr double kDiskBytesPerSecond = 1e9;

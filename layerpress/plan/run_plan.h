@@ -10,6 +10,8 @@
 
 namespace layerpress::plan {
 
+inline constexpr std::uint64_t kMebibyte = 1u << 20;
+
 /// How a run is done.
 struct RunPlan {
   std::int64_t batch_tokens = 0;

@@ -131,7 +131,7 @@ struct Planned {
 };
 
 /// Plans the part of the run that an earlier one did not finish.
-void choose_plan(const Rank& rank, const Claim& claim, const data::CalibrationSet& set, Planned& planned) {
+void choose_plan(Rank& rank, const Claim& claim, const data::CalibrationSet& set, Planned& planned) {
   run::Work& work = planned.work;
   plan::PlanInput input{.run = claim.setup(), .samples = plan::shapes_of(set)};
   input.batch_tokens = claim.earlier.batch_tokens > 0 ? claim.earlier.batch_tokens : rank.options.batch_tokens;
@@ -147,6 +147,7 @@ void choose_plan(const Rank& rank, const Claim& claim, const data::CalibrationSe
       work.store = std::move(leftovers.store);
     }
   }
+  run::release_memory(rank);
   work.plan = plan::agreed_plan(input, rank.group);
 }
 
@@ -307,6 +308,20 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
 
 namespace {
 
+/// Of this rank's data; without a dataset, as many samples as asked for, of the greatest length.
+std::vector<plan::SampleShape> shapes_of_data(const OneshotOptions& options, const setup::RunSetup& setup,
+                                              dist::Group& group, const RunControl& control) {
+  if (!options.dataset.empty()) {
+    const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);
+    return plan::shapes_of(run::load_set(options, setup, division, group, control));
+  }
+  if (!setup.pipeline->takes_data) return {};
+  if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
+    throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
+  const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
+  return {static_cast<std::size_t>(count), plan::SampleShape{options.max_seq_length}};
+}
+
 /// Adds to a plan what goes before it.
 void add_measurement(Json steps, Json& report) {
   for (const Json& step : steps) {
@@ -326,37 +341,38 @@ Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distri
     OneshotOptions options = recipe::with_mixed_precision(given);
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    Json decision, measurement;
+    Json decision, measurement = Json::array();
+    std::optional<std::vector<plan::SampleShape>> loaded;
+    const auto samples_for = [&](const setup::RunSetup& setup) {
+      if (!loaded) loaded = shapes_of_data(options, setup, group, own);
+      return *loaded;
+    };
     if (run::asks_for_mixed_precision(options)) {
       run::PlannedPrecision planned = run::plan_precision(options, own, group);
       options = std::move(planned.assumed.options);
       decision = std::move(planned.assumed.decision);
       measurement = std::move(planned.steps);
     }
-    const run::Settled settled = run::settle(
-        setup::set_up(options, group, own, run::assume_decisions, std::move(decision)), options, group, own);
+    const auto assume = [&](const setup::RunSetup& undecided) {
+      for (const run::MeasuringStep& step : run::plan_decisions(
+               undecided, [&] { return samples_for(undecided); }, options.batch_tokens))
+        measurement.push_back(run::report_of(step, options.model));
+      return run::assume_decisions(undecided);
+    };
+    const run::Settled settled =
+        run::settle(setup::set_up(options, group, own, assume, std::move(decision)), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
     require_layout(setup);
     run::say_notes(options, setup, own);
     if (!options.output.empty() && !options.overwrite && !options.resume)
       PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
-    std::vector<plan::SampleShape> samples;
-    if (!options.dataset.empty()) {
-      const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);
-      samples = plan::shapes_of(run::load_set(options, setup, division, group, own));
-    } else if (setup.pipeline->takes_data) {
-      if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
-        throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
-      const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
-      samples.assign(static_cast<std::size_t>(count), {options.max_seq_length});
-    }
     const plan::RunPlan plan = plan::plan_run({.run = setup,
-                                               .samples = std::move(samples),
+                                               .samples = samples_for(setup),
                                                .batch_tokens = options.batch_tokens,
                                                .owns = own_linears(setup, group, group.size())});
     Json report = plan::plan_report(
         setup, plan, plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
-    add_measurement(std::move(measurement), report);
+    add_measurement(measurement.empty() ? Json() : std::move(measurement), report);
     group.barrier();
     return report;
   });

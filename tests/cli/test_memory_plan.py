@@ -147,6 +147,24 @@ def test_plan_of_a_choice(name, models, results, tmp_path):
                   fragments=["error: [plan]", "measuring what the schemes cost needs at least", "raise --memory-budget"])
 
 
+def test_plan_of_removed_experts(results, tmp_path):
+    """Measuring what each expert contributes takes more memory than copying those that stay."""
+    model, recipe = experts(tmp_path), tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"REAPPruningModifier": {"sparsity": 0.5}}}}))
+    arguments = [*planned_runs.data(tmp_path, 48, 512), "--recipe", recipe, *TWO_THREADS]
+    planned = plan(model, results / "out", *arguments)
+    assert [step["name"] for step in planned["measurement"]] == ["contributions of experts"]
+    assert planned["peak_bytes"] == planned["measurement"][0]["peak_bytes"] > max(own["peak_bytes"] for own in planned["subgraphs"])
+    measured = Measured(model, results / "out", *arguments)
+    assert 0.8 * measured.peak_bytes <= planned["peak_bytes"] and measured.peak_bytes <= 1.02 * planned["peak_bytes"]
+    smallest = planned["smallest_budget_bytes"] // MIB
+    assert smallest * MIB < planned["peak_bytes"]
+    arguments += ["--overwrite", "--memory-budget"]
+    assert Measured(model, results / "out", *arguments, f"{smallest}MiB").peak_bytes <= 1.01 * smallest * MIB
+    program.fails("oneshot", model, "--output", results / "out", *arguments, f"{smallest - 4}MiB",
+                  fragments=["error: [plan]", "measuring what each expert contributes needs at least", "raise --memory-budget"])
+
+
 def test_dry_run_writes_nothing(deep, solving, results):
     planned = plan(deep, results / "out", *solving)
     assert list(results.iterdir()) == []

@@ -34,6 +34,12 @@ def test_card(tmp_path):
     assert "--seed 0" in card.text and "--overwrite" not in card.text
 
 
+def test_name_of_a_folder_that_is_markup(tmp_path):
+    model = tiny_models.save(tmp_path / "a<b>|c\nd")
+    card, _ = compress(model, tmp_path, "--scheme", "W8A8")
+    assert card.text.lstrip().startswith("# a&lt;b>\\|c d, compressed\n") and "| base model | a&lt;b>\\|c d |\n" in card.text
+
+
 def test_card_of_a_run_that_quantizes_nothing(tmp_path):
     """No row is empty, and what grows or stays is not called smaller."""
     model = tiny_models.save(tmp_path / "tiny-llama")

@@ -70,7 +70,7 @@ def test_readers_open_the_result(model, tmp_path):
 
 @pytest.mark.parametrize("options", [
     [*ROUNDING, "--ignore", ""], [*ROUNDING, "--targets", "Embedding"],
-    ["--algorithm", "rtn", "--scheme", "FP8_DYNAMIC", "--ignore", ""],
+    ["--algorithm", "rtn", "--ignore", ",", "--scheme", "FP8_DYNAMIC"],
 ], ids=" ".join)
 def test_a_tied_head_that_is_stored_too(tmp_path, options):
     """Its own weight must not stay beside its compressed one, or the embedding's."""

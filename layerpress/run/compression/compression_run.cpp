@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "layerpress/base/system/machine.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/pipeline/sinks/background_sink.h"
 #include "layerpress/residency/device_memory.h"
@@ -10,16 +11,6 @@
 
 namespace layerpress::run {
 namespace {
-
-/// The pool may hold everything that the plan counts: all memory except the process's own.
-void limit_memory(Rank& rank, const Work& work) {
-  const setup::RunSetup& setup = work.setup;
-  const std::uint64_t now = plan::process_baseline(*setup.pipeline, setup.model.traced.graph);
-  const std::uint64_t process = now - std::min(now, rank.memory.used_bytes());
-  const std::uint64_t peak = work.plan.memory.peak.host;
-  residency::restart_peak_device_bytes(setup.placement.device);
-  rank.memory.limit(peak - std::min(peak, process));
-}
 
 /// Returns how many bytes went to disk.
 std::uint64_t run_schedule(const execution::RunContext& run, Work& work, pipeline::ResultSink& sink) {
@@ -43,6 +34,19 @@ std::uint64_t run_schedule(const execution::RunContext& run, Work& work, pipelin
 
 }  // namespace
 
+void limit_memory(Rank& rank, const setup::RunSetup& setup, const plan::RunPlan& plan) {
+  const std::uint64_t now = plan::process_baseline(*setup.pipeline, setup.model.traced.graph);
+  const std::uint64_t process = now - std::min(now, rank.memory.used_bytes());
+  const std::uint64_t peak = plan.memory.peak.host;
+  residency::restart_peak_device_bytes(setup.placement.device);
+  rank.memory.limit(peak - std::min(peak, process));
+}
+
+void release_memory(Rank& rank) {
+  rank.memory.limit(0);
+  return_freed_memory();
+}
+
 void make_batches(const data::CalibrationSet& set, const std::filesystem::path& scratch, Work& work) {
   if (set.sample_count() > 0)
     work.batches = setup::make_batches(set, work.plan.batch_tokens, work.setup.model.traced.graph);
@@ -54,7 +58,7 @@ void make_batches(const data::CalibrationSet& set, const std::filesystem::path& 
 
 std::uint64_t compress(Rank& rank, Work& work, pipeline::ResultSink& sink) {
   const setup::RunSetup& setup = work.setup;
-  limit_memory(rank, work);
+  limit_memory(rank, setup, work.plan);
   if (!work.weights) work.weights = setup.model.weights();
   const auto original = setup.model.weights();
   const execution::RunContext run{.graph = setup.model.traced.graph,

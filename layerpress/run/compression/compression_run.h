@@ -27,6 +27,11 @@ struct Work {
       store{};  ///< values between stages; may already have those of an earlier run
 };
 
+/// Gives back what is kept for later tensors, which a plan would count as the process's own.
+void release_memory(Rank& rank);
+/// What is kept for later tensors may take everything that the plan counts: all memory except the process's own.
+void limit_memory(Rank& rank, const setup::RunSetup& setup, const plan::RunPlan& plan);
+
 /// Makes the planned batches of the data, and the store for values between stages, unless the work has one. `scratch`: the
 /// store's file; empty: none may be used.
 void make_batches(const data::CalibrationSet& set, const std::filesystem::path& scratch, Work& work);

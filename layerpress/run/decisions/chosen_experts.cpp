@@ -7,6 +7,7 @@
 #include "layerpress/modifier/pruning/reap.h"
 #include "layerpress/run/compression/own_files.h"
 #include "layerpress/run/decisions/expert_measurement.h"
+#include "layerpress/run/decisions/expert_plan.h"
 
 namespace layerpress::run {
 namespace {
@@ -51,6 +52,11 @@ OrderedJson assume_experts(const setup::RunSetup& setup, const recipe::ModifierE
   return ExpertPruning::report(pruning.first_experts(pruning.mixture_of(setup.model)));
 }
 
+MeasuringStep plan_measurement_of_experts(const setup::RunSetup& setup, const std::vector<plan::SampleShape>& samples,
+                                          std::int64_t batch_tokens) {
+  return {"contributions of experts", setup, plan_experts(setup, samples, batch_tokens)};
+}
+
 void write_reports(const Rank& rank, const recipe::Recipe& recipe) {
   if (!rank.group.is_first()) return;
   for (const recipe::ModifierEntry& entry : recipe.modifiers) {
@@ -70,6 +76,7 @@ Decision experts_decision() {
           .is_open = is_undecided,
           .measure = measure_experts,
           .assume = assume_experts,
+          .plan = plan_measurement_of_experts,
           .check = check_experts,
           .finish = write_reports};
 }

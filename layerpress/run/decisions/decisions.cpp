@@ -155,4 +155,14 @@ recipe::Recipe assume_decisions(const setup::RunSetup& setup) {
   return recipe;
 }
 
+std::vector<MeasuringStep> plan_decisions(const setup::RunSetup& setup,
+                                          const std::function<std::vector<plan::SampleShape>()>& samples,
+                                          std::int64_t batch_tokens) {
+  std::vector<MeasuringStep> steps;
+  for (const recipe::ModifierEntry& entry : setup.recipe.modifiers)
+    if (const Decision* decision = open_decision(entry); decision != nullptr && decision->plan != nullptr)
+      steps.push_back(decision->plan(setup, samples(), batch_tokens));
+  return steps;
+}
+
 }  // namespace layerpress::run

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "layerpress/output/measurement_log.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
+#include "layerpress/run/decisions/measuring_run.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::run {
@@ -22,6 +26,9 @@ struct Decision {
                          output::MeasurementLog& log);
   /// A value for a plan; null: the plan does not depend on it.
   OrderedJson (*assume)(const setup::RunSetup& setup, const recipe::ModifierEntry& entry) = nullptr;
+  /// Plans measure() on this rank's data; null: that is not planned. Throws MemoryError if the budgets are too small.
+  MeasuringStep (*plan)(const setup::RunSetup& setup, const std::vector<plan::SampleShape>& samples,
+                        std::int64_t batch_tokens) = nullptr;
   /// Refuses what could not be chosen or written, before any data is read. Throws layerpress::Error. Null: nothing.
   void (*check)(const Rank& rank, const recipe::Recipe& recipe) = nullptr;
   /// Writes what the modifier asks for beside the result. Null: nothing.
@@ -34,5 +41,10 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
 
 /// The same for a plan, with values that lead to the same plan.
 recipe::Recipe assume_decisions(const setup::RunSetup& setup);
+
+/// What is measured before them, as far as it is planned.
+std::vector<MeasuringStep> plan_decisions(const setup::RunSetup& setup,
+                                          const std::function<std::vector<plan::SampleShape>()>& samples,
+                                          std::int64_t batch_tokens);
 
 }  // namespace layerpress::run

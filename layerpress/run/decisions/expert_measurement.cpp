@@ -16,6 +16,8 @@
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/facts/expert_layers.h"
+#include "layerpress/run/compression/compression_run.h"
+#include "layerpress/run/decisions/expert_plan.h"
 
 namespace layerpress::run {
 namespace {
@@ -28,68 +30,18 @@ model::TracedModel without_selection(model::TracedModel traced) {
   return traced;
 }
 
-/// How many values that earlier nodes make a node or a later one reads, for each node.
-std::vector<int> passed_on(const graph::Graph& graph) {
-  std::vector<int> change(graph.nodes.size() + 1, 0);
-  std::vector<graph::NodeId> last(graph.values.size(), -1);
-  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n)
-    for (const graph::ValueId value : graph.nodes[n].inputs) last[value] = n;
-  for (graph::NodeId n = 0; n < std::ssize(graph.nodes); ++n)
-    if (const graph::NodeId reader = last[graph.nodes[n].output]; reader > n) ++change[n + 1], --change[reader + 1];
-  std::partial_sum(change.begin(), change.end(), change.begin());
-  return change;
-}
-
-/// The first node that reads a weight which fewer experts change.
-graph::NodeId first_changed(const graph::Graph& graph, const ExpertLayer& layer) {
-  std::set<std::string> weights;
-  for (const graph::WeightUse& use : layer.router_weights(graph)) weights.insert(use.name);
-  for (const ExpertLayer::Member& expert : layer.experts) weights.insert(expert.weights.begin(), expert.weights.end());
-  graph::NodeId n = layer.first;
-  const auto is_changed = [&](const graph::WeightUse& use) { return weights.contains(use.name); };
-  while (n < layer.experts.front().node &&
-         !std::ranges::any_of(graph::weights_of(graph.nodes[n].operation), is_changed))
-    ++n;
-  return n;
-}
-
-/// The model's layers, cut before the experts of each and what chooses among them, where the fewest values are passed on: what stands before is
-/// the same with fewer experts.
-std::vector<graph::Subgraph> cut_at_experts(const model::TracedModel& traced, const std::vector<ExpertLayer>& layers) {
-  const std::vector<int> passed = passed_on(traced.graph);
-  std::vector<graph::Subgraph> cut;
-  for (graph::Subgraph& subgraph : setup::cut_model(traced, {})) {
-    for (const ExpertLayer& layer : layers) {
-      const auto begin = subgraph.nodes.begin();
-      const auto end = std::upper_bound(begin, subgraph.nodes.end(), first_changed(traced.graph, layer));
-      if (end - begin < 2 || end == subgraph.nodes.end()) continue;
-      auto place = begin + 1;
-      for (auto n = place; n != end; ++n)
-        if (passed[*n] <= passed[*place]) place = n;
-      cut.push_back({subgraph.name, {begin, place}, subgraph.holds_target});
-      subgraph.nodes.erase(begin, place);
-      subgraph.holds_target = false;
-    }
-    cut.push_back(std::move(subgraph));
-  }
-  return cut;
-}
-
-/// Half of what may be stored, because two models are run in turn; the rest is for a layer's weights and values.
-residency::ActivationStore::Options store_of(const setup::RunSetup& setup, const std::filesystem::path& scratch) {
+/// Half of what may be stored, because two models are run in turn.
+residency::ActivationStore::Options store_of(const setup::RunSetup& setup, const plan::RunPlan& plan,
+                                             const std::filesystem::path& scratch) {
   residency::ActivationStore::Options options;
-  const bool may_use_disk = setup::may_use_disk(setup.place);
-  if (may_use_disk) options.scratch = scratch;
-  if (setup.place == setup::ActivationPlace::kDisk)
-    options.memory_limit = 0;
-  else if (may_use_disk && setup.budget != setup::kUnlimited)
-    options.memory_limit = setup.budget / 4;
+  if (setup::may_use_disk(setup.place)) options.scratch = scratch;
+  options.memory_limit = plan.activation_limit / 2;
   return options;
 }
 
 /// A model that runs layer by layer, with all that the run refers to.
 struct RunningModel {
-  RunningModel(Rank& rank, const setup::RunSetup& setup, model::TracedModel model,
+  RunningModel(Rank& rank, const setup::RunSetup& setup, const plan::RunPlan& plan, model::TracedModel model,
                const std::vector<execution::Batch>& batches, const std::filesystem::path& scratch)
       : traced(without_selection(std::move(model))),
         layers(graph::expert_layers(traced.graph)),
@@ -100,12 +52,10 @@ struct RunningModel {
                 .control = rank.control,
                 .times = rank.times,
                 .group = rank.group},
-        body(context, cut_at_experts(traced, layers), output(), store_of(setup, scratch)) {}
+        body(context, cut_at_experts(traced, layers), output_of_experts(traced.graph, layers),
+             store_of(setup, plan, scratch)) {}
   RunningModel(const RunningModel&) = delete;
   RunningModel& operator=(const RunningModel&) = delete;
-
-  /// The last layer's.
-  graph::ValueId output() const { return traced.graph.nodes[layers.back().experts.back().node].output; }
 
   const model::TracedModel traced;
   const std::vector<ExpertLayer> layers;
@@ -175,11 +125,13 @@ rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, c
   const auto phase = rank.times.measure("measure");
   const TemporaryDirectory folder(rank.options.offload_dir);
   const graph::Graph& graph = setup.model.traced.graph;
-  const std::int64_t tokens = setup::choose_batch_tokens(rank.options.batch_tokens, graph, setup.placement.device);
+  release_memory(rank);
+  const plan::RunPlan plan = plan_experts(setup, plan::shapes_of(set), rank.options.batch_tokens);
+  limit_memory(rank, setup, plan);
   std::vector<execution::Batch> batches;
-  if (set.sample_count() > 0) batches = setup::make_batches(set, tokens, graph);
-  RunningModel whole(rank, setup, setup.model.traced, batches, folder.path() / "whole");
-  RunningModel pruned(rank, setup, smaller, batches, folder.path() / "pruned");
+  if (set.sample_count() > 0) batches = setup::make_batches(set, plan.batch_tokens, graph);
+  RunningModel whole(rank, setup, plan, setup.model.traced, batches, folder.path() / "whole");
+  RunningModel pruned(rank, setup, plan, smaller, batches, folder.path() / "pruned");
   execution::ExpertContributions contributions;
   whole.context.contributions = &contributions;
   whole.weights.use(setup.model.checkpoint);

@@ -9,6 +9,7 @@
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/sinks/report_sink.h"
+#include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/compression/earlier_run.h"
 #include "layerpress/run/results/announcement.h"
@@ -62,6 +63,7 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
                         .samples = plan::shapes_of(calibration.set),
                         .finished = earlier.finished,
                         .batch_tokens = earlier.batch_tokens > 0 ? earlier.batch_tokens : rank.options.batch_tokens};
+  release_memory(rank);
   work.plan = plan::agreed_plan(input, rank.group);
   announce(rank, work, what, folder.path());
   const std::filesystem::path scratch =
@@ -101,6 +103,18 @@ Measurement measured(Rank& rank, Work& work, Earlier earlier, output::Measuremen
 }
 
 }  // namespace
+
+Json report_of(const MeasuringStep& step, const std::string& model) {
+  const plan::MachineRates rates = plan::measure_rates(step.setup, model);
+  double seconds = 0;
+  for (const plan::SubgraphPlan& subgraph : step.plan.memory.subgraphs)
+    seconds += plan::estimated_seconds(subgraph, rates);
+  return {{"name", step.name},
+          {"peak_bytes", step.plan.memory.peak.host},
+          {"device_peak_bytes", step.plan.memory.peak.device},
+          {"smallest_budget_bytes", step.plan.smallest_budget},
+          {"seconds", seconds}};
+}
 
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration) {
   const TemporaryDirectory folder(rank.options.offload_dir);

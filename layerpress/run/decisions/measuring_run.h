@@ -6,6 +6,7 @@
 
 #include "layerpress/compression/modifier.h"
 #include "layerpress/output/measurement_log.h"
+#include "layerpress/plan/run_plan.h"
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/setup/run_setup.h"
@@ -20,6 +21,15 @@ struct Measurement {
   std::vector<compression::ModuleReport>
       reports;  ///< of all modules, in the order of the model, the same on every rank
 };
+
+/// What a part of a measurement takes.
+struct MeasuringStep {
+  const char* name;
+  const setup::RunSetup& setup;
+  plan::RunPlan plan;
+};
+/// For a plan; estimates the time on this machine. `model`: a file or folder on the disk that is read.
+Json report_of(const MeasuringStep& step, const std::string& model);
 
 /// Goes through the model once, as an ordinary run does, but takes figures instead of results: the reports of the setup's
 /// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,

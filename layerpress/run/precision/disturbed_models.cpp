@@ -32,25 +32,6 @@ setup::RunSetup served_setup(const Rank& rank, const setup::RunSetup& measured) 
   return served;
 }
 
-std::vector<BranchStage> branch_stages(const setup::RunSetup& served, graph::ValueId wanted) {
-  const graph::Graph& graph = served.model.traced.graph;
-  const std::vector<bool> needed = graph::needed_nodes(graph, {wanted});
-  std::vector<graph::Subgraph> subgraphs = served.subgraphs;
-  for (graph::Subgraph& subgraph : subgraphs)
-    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
-  std::erase_if(subgraphs, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
-  std::vector<graph::Liveness> live = graph::liveness(graph, subgraphs);
-  std::vector<graph::ValueId>& last = live.back().outputs;
-  if (std::find(last.begin(), last.end(), wanted) == last.end()) last.push_back(wanted);
-  std::vector<BranchStage> stages;
-  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    std::erase(live[s].freed, wanted);
-    stages.push_back({subgraphs[s].name, graph::split_stages(graph, subgraphs[s], {}, live[s].outputs).front(),
-                      std::move(live[s].freed)});
-  }
-  return stages;
-}
-
 std::set<std::string> linear_modules(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
   std::set<std::string> modules;  // a tied head's weight is the embedding's, too
   for (const graph::NodeId n : nodes)

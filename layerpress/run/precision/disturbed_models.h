@@ -31,16 +31,6 @@ struct Disturbances {
 /// The model as it is served, with its experts on their own tokens alone, in fp32 where its graph allows that. Nothing of it is compressed.
 setup::RunSetup served_setup(const Rank& rank, const setup::RunSetup& measured);
 
-/// A stage of a model that disturbed models go through, too.
-struct BranchStage {
-  std::string name;
-  graph::Stage stage;
-  std::vector<graph::ValueId> freed;  ///< that no later stage reads
-};
-
-/// The stages that compute `wanted`, one for each subgraph.
-std::vector<BranchStage> branch_stages(const setup::RunSetup& served, graph::ValueId wanted);
-
 /// The modules of the linears among these nodes.
 std::set<std::string> linear_modules(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);
 

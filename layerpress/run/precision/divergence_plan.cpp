@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/execution/body_run.h"
 #include "layerpress/plan/planned_stage.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/run/evaluation/model_head.h"
@@ -14,7 +15,8 @@
 namespace layerpress::run {
 namespace {
 
-constexpr std::uint64_t kMebibyte = 1 << 20;
+/// Buffers and code of products in fp32, which the pass before does not use.
+constexpr std::uint64_t kOtherProducts = 6 * plan::kMebibyte;
 
 /// Follows the models through the stages without data, as BranchedRun and Predictions do with it.
 class DivergencePlanner {
@@ -25,12 +27,14 @@ class DivergencePlanner {
         graph_(input.run.model.traced.graph),
         matrices_(matrices_of(graph_)),
         request_{.input = input, .batches = batches},
-        baseline_(plan::process_baseline(*input.run.pipeline, graph_)),
+        baseline_(plan::process_baseline(*input.run.pipeline, graph_) + kOtherProducts),
         store_bytes_(store_bytes) {}
 
   plan::MemoryPlan plan() {
     const ModelHead head(graph_);
-    for (const BranchStage& stage : branch_stages(request_.input.run, head.hidden())) add_stage(stage);
+    for (const execution::BodyStage& stage :
+         execution::body_stages(graph_, request_.input.run.subgraphs, head.hidden()))
+      add_stage(stage);
     add_predictions(head);
     for (const plan::SubgraphPlan& subgraph : plan_.subgraphs) {
       plan_.peak.host = std::max(plan_.peak.host, subgraph.peak.host);
@@ -77,7 +81,7 @@ class DivergencePlanner {
     return bytes;
   }
 
-  void add_stage(const BranchStage& part) {
+  void add_stage(const execution::BodyStage& part) {
     begin(part.name, part.stage.nodes);
     const std::set<std::string> here = linear_modules(graph_, part.stage.nodes);
     std::uint64_t replaced = 0;
@@ -160,7 +164,7 @@ plan::RunPlan plan_divergences(const Disturbances& disturbances, const std::vect
   const std::uint64_t least = memory_with(kLeastStore).peak.host;
   plan.activation_limit = kLeastStore + std::min(served.budget / 8, served.budget - std::min(served.budget, least));
   plan.memory = memory_with(plan.activation_limit);
-  plan.smallest_budget = (least + kMebibyte - 1) / kMebibyte * kMebibyte;
+  plan.smallest_budget = (least + plan::kMebibyte - 1) / plan::kMebibyte * plan::kMebibyte;
   return plan;
 }
 
@@ -170,7 +174,8 @@ void require_memory(const plan::RunPlan& plan, const setup::RunSetup& served) {
     throw MemoryError(
         "[plan] {} MiB of memory may be used{}, but measuring what the schemes cost needs at least {} MiB; raise "
         "--memory-budget",
-        served.budget / kMebibyte, served.ranks > 1 ? " by each rank" : "", plan.smallest_budget / kMebibyte);
+        served.budget / plan::kMebibyte, served.ranks > 1 ? " by each rank" : "",
+        plan.smallest_budget / plan::kMebibyte);
   if (peak.device > served.device_budget)
     throw MemoryError(
         "[plan] measuring what the schemes cost needs {} on the device, but only {} may be used; raise "

@@ -21,7 +21,6 @@
 #include "layerpress/output/measurement_log.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/run_folder.h"
-#include "layerpress/plan/machine_rates.h"
 #include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
@@ -30,6 +29,7 @@
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/compression/settled_setup.h"
 #include "layerpress/run/decisions/decisions.h"
+#include "layerpress/run/decisions/measuring_run.h"
 #include "layerpress/run/decisions/scheme_comparison.h"
 #include "layerpress/run/precision/precision_decision.h"
 #include "layerpress/run/results/hub_transfers.h"
@@ -350,17 +350,8 @@ PlannedPrecision plan_precision(OneshotOptions options, const RunControl& contro
   PlannedPrecision planned;
   planned.assumed = assumed_choice(options, measured);
   planned.steps = Json::array();
-  for (const MeasuringStep& step : plan_measurement(rank, options.schemes, measured.comparison, measured.units, set)) {
-    const plan::MachineRates rates = plan::measure_rates(step.setup, options.model);
-    double seconds = 0;
-    for (const plan::SubgraphPlan& subgraph : step.plan.memory.subgraphs)
-      seconds += plan::estimated_seconds(subgraph, rates);
-    planned.steps.push_back({{"name", step.name},
-                             {"peak_bytes", step.plan.memory.peak.host},
-                             {"device_peak_bytes", step.plan.memory.peak.device},
-                             {"smallest_budget_bytes", step.plan.smallest_budget},
-                             {"seconds", seconds}});
-  }
+  for (const MeasuringStep& step : plan_measurement(rank, options.schemes, measured.comparison, measured.units, set))
+    planned.steps.push_back(report_of(step, options.model));
   return planned;
 }
 

@@ -38,11 +38,11 @@ class Limit {
       throw UsageError(
           "[options] --target-bits: {} is below the {:.3f} bits that the smallest of --schemes take, scales "
           "included; pass more, or add a smaller scheme",
-          options_.target_bits, bits(least_bits));
+          options_.target_bits, std::ceil(bits(least_bits) * 1000) / 1000);
     throw UsageError(
-        "[options] --target-size: {} is below the {} that the smallest of --schemes take, with everything "
+        "[options] --target-size: {} is below the {} bytes ({}) that the smallest of --schemes take, with everything "
         "that stays as it is; pass more, or add a smaller scheme",
-        options_.target_size, format_bytes(least_bits / 8 + other_bytes_));
+        options_.target_size, (least_bits + 7) / 8 + other_bytes_, format_bytes(least_bits / 8 + other_bytes_));
   }
 
   [[noreturn]] void refuse_much() const {

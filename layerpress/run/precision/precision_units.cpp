@@ -263,7 +263,7 @@ MeasuredUnits sized_units(const Rank& rank, const std::vector<std::string>& cand
   return result;
 }
 
-std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<std::string>& candidates,
+std::vector<MeasuringStep> plan_measurement(Rank& rank, const std::vector<std::string>& candidates,
                                             const SchemeComparison& comparison, const MeasuredUnits& units,
                                             const data::CalibrationSet& set) {
   const Rounded rounded = rounded_candidates(candidates);
@@ -271,7 +271,7 @@ std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<
   const std::vector<plan::SampleShape> beginnings = plan::shapes_of(short_samples(set, kept_tokens(rank)));
   const std::vector<std::vector<std::size_t>> choices(
       3, std::vector<std::size_t>(units.units.size(), rounded.places.front()));
-  return_freed_memory();  // which plans would count as the process's own
+  release_memory(rank);
   const setup::RunSetup& setup = comparison.setup();
   std::vector<MeasuringStep> steps = {
       {"output errors", setup,

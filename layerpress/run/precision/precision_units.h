@@ -39,15 +39,8 @@ struct MeasuredUnits {
 MeasuredUnits sized_units(const Rank& rank, const std::vector<std::string>& candidates,
                           const SchemeComparison& comparison);
 
-/// What a part of the measurement takes.
-struct MeasuringStep {
-  const char* name;
-  const setup::RunSetup& setup;
-  plan::RunPlan plan;
-};
-
 /// Plans measure_units and measure_choices for three models on this rank's data. Throws MemoryError if the budgets are too small.
-std::vector<MeasuringStep> plan_measurement(const Rank& rank, const std::vector<std::string>& candidates,
+std::vector<MeasuringStep> plan_measurement(Rank& rank, const std::vector<std::string>& candidates,
                                             const SchemeComparison& comparison, const MeasuredUnits& units,
                                             const data::CalibrationSet& set);
 

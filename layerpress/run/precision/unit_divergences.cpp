@@ -11,7 +11,8 @@
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
-#include "layerpress/execution/stage_runner.h"
+#include "layerpress/execution/body_run.h"
+#include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/evaluation/model_head.h"
 #include "layerpress/run/precision/divergence_plan.h"
 
@@ -117,7 +118,8 @@ void BranchedRun::run_branches(const graph::Stage& stage, residency::Onload& par
 }
 
 void BranchedRun::go_through(const Disturbances& disturbances, const RoundedWeights& rounded) {
-  const std::vector<BranchStage> stages = branch_stages(disturbances.served, wanted_);
+  const std::vector<execution::BodyStage> stages =
+      execution::body_stages(run_.graph, disturbances.served.subgraphs, wanted_);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     run_.control.step(s, stages.size(), stages[s].name);
     const graph::Stage& stage = stages[s].stage;
@@ -182,8 +184,9 @@ class Predictions {
 
 void measure_own(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& samples, double* sums) {
   const setup::RunSetup& served = disturbances.served;
-  return_freed_memory();  // which the plan would count as the process's own
+  release_memory(rank);
   const plan::RunPlan plan = plan_divergences(disturbances, plan::shapes_of(samples));
+  limit_memory(rank, served, plan);
   rank.control.message(
       LogLevel::kInfo,
       fmt::format("[mixed_precision] comparing the predictions of {} models with rounded weights on {} tokens; "

@@ -108,6 +108,19 @@ std::string precision_text(const Json& mixed) {
   return text;
 }
 
+/// The name of a folder may be anything.
+std::string in_markdown(const std::string& name) {
+  std::string text;
+  for (const char c : name)
+    if (static_cast<unsigned char>(c) < ' ')
+      text += ' ';
+    else if (c == '<')
+      text += "&lt;";
+    else
+      text += c == '|' ? "\\|" : std::string(1, c);
+  return text;
+}
+
 std::string facts(const OneshotOptions& options, const ModelName& model, const setup::RunSetup& setup,
                   const OneshotSummary& summary) {
   const Json& details = summary.details;
@@ -115,7 +128,8 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   const auto row = [&](const char* what, const std::string& value) {
     text += fmt::format("| {} | {} |\n", what, value);
   };
-  row("base model", model.revision.empty() ? model.shown : fmt::format("{}, commit {}", model.shown, model.revision));
+  const std::string name = in_markdown(model.shown);
+  row("base model", model.revision.empty() ? name : fmt::format("{}, commit {}", name, model.revision));
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
   if (!details["modules"].empty()) row("weights", schemes_text(details["modules"]));
@@ -132,9 +146,9 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
   const ModelName model = name_of_model(options.model);
   std::string text =
       "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory(), is_dense(setup))) + "---\n\n";
-  text +=
-      fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, {2}.\n\n", model.shown, LAYERPRESS_VERSION,
-                  is_dense(setup) ? "with dense weights as the original has them" : "in " + setup.target->format());
+  text += fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, {2}.\n\n", in_markdown(model.shown),
+                      LAYERPRESS_VERSION,
+                      is_dense(setup) ? "with dense weights as the original has them" : "in " + setup.target->format());
   text += facts(options, model, setup, summary);
   text += fmt::format("\n## Serve\n\nFrom this folder:\n\n    {}\n\nIt needs {}.\n\n",
                       serving(".", setup)["command"].get<std::string>(),

@@ -10,8 +10,8 @@ TracedModel trace_mixtral(const Json& config) {
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 8, .top_k = 2, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});
-  const SelfAttention attention{.class_name = "MixtralAttention",
-                                .window = json_get_or<std::int64_t>(config, "sliding_window", "config.json", 0)};
+  SelfAttention attention{.class_name = "MixtralAttention",
+                          .window = json_get_or<std::int64_t>(config, "sliding_window", "config.json", 0)};
   ExpertBlock block = sparse_block("Mixtral", experts);
   block.name = "block_sparse_moe";
   block.experts = {.class_name = "MixtralBlockSparseTop2MLP", .gate = "w1", .up = "w3", .down = "w2"};

@@ -10,6 +10,7 @@
 #include "layerpress/modifier/sensitivity.h"
 #include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/recipe/candidate_schemes.h"
+#include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/decisions/measuring_run.h"
 #include "layerpress/run/precision/divergence_plan.h"

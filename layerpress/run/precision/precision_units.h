@@ -8,6 +8,7 @@
 #include "layerpress/plan/run_plan.h"
 #include "layerpress/recipe/precision_choice.h"
 #include "layerpress/run/compression/rank.h"
+#include "layerpress/run/decisions/measuring_run.h"
 #include "layerpress/run/decisions/scheme_comparison.h"
 #include "layerpress/setup/tied_modules.h"
 

@@ -151,7 +151,7 @@ def test_plan_of_removed_experts(results, tmp_path):
     """Measuring what each expert contributes takes more memory than copying those that stay."""
     model, recipe = experts(tmp_path), tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"REAPPruningModifier": {"sparsity": 0.5}}}}))
-    arguments = [*planned_runs.data(tmp_path, 48, 512), "--recipe", recipe, *TWO_THREADS]
+    arguments = [*planned_runs.data(tmp_path, 24, 512), "--recipe", recipe, *TWO_THREADS]
     planned = plan(model, results / "out", *arguments)
     assert [step["name"] for step in planned["measurement"]] == ["contributions of experts"]
     assert planned["peak_bytes"] == planned["measurement"][0]["peak_bytes"] > max(own["peak_bytes"] for own in planned["subgraphs"])

@@ -13,6 +13,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/execution/body_run.h"
+#include "layerpress/kernels/layers/transformer.h"
 #include "layerpress/plan/planned_stage.h"
 
 namespace layerpress::run {
@@ -47,6 +48,20 @@ graph::NodeId first_changed(const graph::Graph& graph, const ExpertLayer& layer)
   return n;
 }
 
+/// The batch with the most tokens, and the one with the longest sample: no other takes more.
+std::set<std::size_t> largest_batches(const std::vector<execution::Batch>& batches) {
+  std::set<std::size_t> places;
+  const auto add = [&](const auto& size_of) {
+    const auto largest = std::max_element(batches.begin(), batches.end(), [&](const auto& one, const auto& other) {
+      return size_of(one) < size_of(other);
+    });
+    if (largest != batches.end()) places.insert(static_cast<std::size_t>(largest - batches.begin()));
+  };
+  add([](const execution::Batch& batch) { return batch.tokens(); });
+  add([](const execution::Batch& batch) { return kernels::longest_sample(batch.offsets); });
+  return places;
+}
+
 /// Follows the models through the layers without data. `store_bytes`: of values between layers, of both models.
 plan::MemoryPlan memory_with(const plan::PlanRequest& request, const std::vector<execution::BodyStage>& stages,
                              std::uint64_t store_bytes) {
@@ -55,6 +70,10 @@ plan::MemoryPlan memory_with(const plan::PlanRequest& request, const std::vector
   const graph::Graph& graph = sizes.graph();
   const std::uint64_t baseline = plan::process_baseline(*schedule::pipeline_named("sequential"), graph);
   const auto nothing = [](graph::ValueId) { return std::uint64_t(0); };
+  const std::set<std::size_t> largest = largest_batches(request.batches);
+  double tokens = 0, counted = 0;  // of all batches, and of those that are looked at
+  for (const execution::Batch& batch : request.batches) tokens += static_cast<double>(batch.tokens());
+  for (const std::size_t b : largest) counted += static_cast<double>(request.batches[b].tokens());
   std::map<graph::ValueId, std::uint64_t> stored;
   std::uint64_t all_stored = 0;
   plan::MemoryPlan memory;
@@ -72,10 +91,11 @@ plan::MemoryPlan memory_with(const plan::PlanRequest& request, const std::vector
       for (std::size_t b = 0; b < request.batches.size(); ++b) bytes += kModels * sizes.kept_bytes(value, b);
       all_stored += bytes;
     }
-    for (std::size_t b = 0; b < request.batches.size(); ++b) {
+    for (const std::size_t b : largest) {
       const plan::StageNeeds needs = plan::stage_needs(sizes, request.batches[b], b, part.stage, nothing);
-      for (const auto& [phase, flops] : needs.flops) own.flops[phase] += kModels * flops;
-      own.forward_bytes += kModels * needs.forward_bytes;
+      const double times = kModels * tokens / counted;
+      for (const auto& [phase, flops] : needs.flops) own.flops[phase] += times * flops;
+      own.forward_bytes += times * needs.forward_bytes;
       own.transient_bytes = std::max(own.transient_bytes, needs.most);
     }
     own.activation_bytes = std::min(all_stored, store_bytes);
@@ -103,9 +123,8 @@ std::vector<std::int64_t> batch_sizes(const setup::RunSetup& setup, std::int64_t
 [[noreturn]] void refuse(const setup::RunSetup& setup, const plan::RunPlan& least) {
   if (least.smallest_budget > setup.budget)
     throw MemoryError(
-        "[plan] {} MiB of memory may be used{}, but measuring what each expert contributes needs at least {} MiB; "
-        "raise "
-        "--memory-budget",
+        "[plan] {} MiB of memory may be used{}, but measuring what each expert contributes "
+        "needs at least {} MiB; raise --memory-budget",
         setup.budget / plan::kMebibyte, setup.ranks > 1 ? " by each rank" : "",
         least.smallest_budget / plan::kMebibyte);
   throw MemoryError(
@@ -150,7 +169,9 @@ plan::RunPlan plan_experts(const setup::RunSetup& setup, const std::vector<plan:
   const bool may_use_disk = setup::may_use_disk(setup.place);
   const std::uint64_t least_store = may_use_disk ? 0 : kUnlimited;
   std::optional<plan::RunPlan> chosen, least;
-  for (const std::int64_t size : batch_sizes(setup, batch_tokens)) {
+  const std::vector<std::int64_t> sizes = batch_sizes(setup, batch_tokens);
+  for (const std::int64_t size : sizes) {
+    if (chosen && size != sizes.back()) continue;
     plan::RunPlan plan;
     plan.batch_tokens = size;
     plan.batches = plan::batches_of(samples, size, graph);

@@ -13,6 +13,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/execution/body_run.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/kernels/layers/transformer.h"
 #include "layerpress/plan/planned_stage.h"
 
@@ -113,6 +114,18 @@ plan::MemoryPlan memory_with(const plan::PlanRequest& request, const std::vector
   return memory;
 }
 
+/// What a plan needs of a setup, with the experts on their routed tokens only.
+setup::RunSetup with_routed_experts(const setup::RunSetup& setup) {
+  setup::RunSetup routed;
+  routed.threads = setup.threads, routed.ranks = setup.ranks;
+  routed.pipeline = setup.pipeline;
+  routed.model = setup.model;
+  routed.model.traced.graph = graph::without_selection(setup.model.traced.graph);
+  routed.placement = setup.placement, routed.place = setup.place;
+  routed.budget = setup.budget, routed.device_budget = setup.device_budget;
+  return routed;
+}
+
 std::vector<std::int64_t> batch_sizes(const setup::RunSetup& setup, std::int64_t asked) {
   std::vector<std::int64_t> sizes = {
       setup::choose_batch_tokens(asked, setup.model.traced.graph, setup.placement.device)};
@@ -159,8 +172,9 @@ graph::ValueId output_of_experts(const graph::Graph& graph, const std::vector<Ex
   return graph.nodes[layers.back().experts.back().node].output;
 }
 
-plan::RunPlan plan_experts(const setup::RunSetup& setup, const std::vector<plan::SampleShape>& samples,
+plan::RunPlan plan_experts(const setup::RunSetup& given, const std::vector<plan::SampleShape>& samples,
                            std::int64_t batch_tokens) {
+  const setup::RunSetup setup = with_routed_experts(given);
   const graph::Graph& graph = setup.model.traced.graph;
   const std::vector<ExpertLayer> layers = graph::expert_layers(graph);
   const std::vector<execution::BodyStage> stages =

@@ -16,17 +16,17 @@ namespace {
 
 constexpr int kFormat = 4;  // format of the journal
 
-constexpr std::size_t kSample = 4096;  // bytes
-
-/// Of the names and bytes of all tensors: samples at `places` of each, or more of one with many; all of it where they meet.
-std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t places) {
-  constexpr std::size_t kFarthest = 4 << 20;
+/// Of the names and bytes of all tensors: samples of each, about `samples` in all; everything where they meet.
+std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::size_t samples) {
+  constexpr std::size_t kSample = 4096;  // bytes
+  std::size_t bytes_in_all = 0;
+  for (const std::string& name : checkpoint.names()) bytes_in_all += checkpoint.tensor(name).nbytes();
+  const std::size_t distance = std::max(bytes_in_all / samples, kSample);
   Checksum checksum;
   for (const std::string& name : checkpoint.names()) {
     const at::Tensor tensor = checkpoint.tensor(name);
     checksum.add(name.data(), name.size());
     const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
-    const std::size_t distance = std::clamp(tensor.nbytes() / places, kSample, kFarthest);
     for (std::size_t first = 0; first < tensor.nbytes(); first += distance)
       checksum.add(bytes + first, std::min(tensor.nbytes() - first, kSample));
   }
@@ -35,8 +35,8 @@ std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint, std::s
 
 /// Training changes all of a weight, and reading it all takes long.
 std::string checksum_of_weights(const OpenedModel& model) {
-  constexpr std::size_t kPlaces = 64;
-  return checksum_of_tensors(*model.stored, kPlaces);
+  constexpr std::size_t kSamples = 1 << 14;
+  return checksum_of_tensors(*model.stored, kSamples);
 }
 
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }

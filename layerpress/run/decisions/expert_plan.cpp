@@ -23,6 +23,8 @@ namespace {
 using graph::ExpertLayer;
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+/// What a run may hold more when it measures than a plan that is made before it.
+constexpr std::uint64_t kMargin = 2 * plan::kMebibyte;
 
 /// How many values that earlier nodes make a node or a later one reads, for each node.
 std::vector<int> passed_on(const graph::Graph& graph) {
@@ -134,7 +136,7 @@ std::vector<std::int64_t> batch_sizes(const setup::RunSetup& setup, std::int64_t
 }
 
 [[noreturn]] void refuse(const setup::RunSetup& setup, const plan::RunPlan& least) {
-  if (least.smallest_budget > setup.budget)
+  if (least.memory.peak.host > setup.budget)
     throw MemoryError(
         "[plan] {} MiB of memory may be used{}, but measuring what each expert contributes "
         "needs at least {} MiB; raise --memory-budget",
@@ -191,7 +193,7 @@ plan::RunPlan plan_experts(const setup::RunSetup& given, const std::vector<plan:
     plan.batches = plan::batches_of(samples, size, graph);
     const plan::PlanRequest request{.input = input, .batches = plan.batches};
     plan.memory = memory_with(request, stages, least_store);
-    plan.smallest_budget = (plan.memory.peak.host + plan::kMebibyte - 1) / plan::kMebibyte * plan::kMebibyte;
+    plan.smallest_budget = (plan.memory.peak.host + kMargin + plan::kMebibyte - 1) / plan::kMebibyte * plan::kMebibyte;
     if (!least || plan.smallest_budget < least->smallest_budget) least = plan;
     if (chosen || plan.memory.peak.host > setup.budget || plan.memory.peak.device > setup.device_budget) continue;
     plan.activation_limit = least_store;

@@ -319,7 +319,7 @@ std::vector<plan::SampleShape> shapes_of_data(const OneshotOptions& options, con
   if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
     throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
   const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
-  return {static_cast<std::size_t>(count), plan::SampleShape{options.max_seq_length}};
+  return std::vector<plan::SampleShape>(static_cast<std::size_t>(count), {options.max_seq_length});
 }
 
 /// Adds to a plan what goes before it.

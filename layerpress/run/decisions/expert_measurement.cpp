@@ -2,12 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
-#include <numeric>
-#include <ranges>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>

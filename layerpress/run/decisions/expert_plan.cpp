@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -11,18 +10,17 @@
 #include <string>
 #include <utility>
 
-#include "layerpress/base/text.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/kernels/layers/transformer.h"
 #include "layerpress/plan/planned_stage.h"
+#include "layerpress/run/decisions/measuring_run.h"
 
 namespace layerpress::run {
 namespace {
 
 using graph::ExpertLayer;
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 /// What a run may hold more when it measures than a plan that is made before it.
 constexpr std::uint64_t kMargin = 2 * plan::kMebibyte;
 
@@ -135,19 +133,6 @@ std::vector<std::int64_t> batch_sizes(const setup::RunSetup& setup, std::int64_t
   return sizes;
 }
 
-[[noreturn]] void refuse(const setup::RunSetup& setup, const plan::RunPlan& least) {
-  if (least.memory.peak.host > setup.budget)
-    throw MemoryError(
-        "[plan] {} MiB of memory may be used{}, but measuring what each expert contributes "
-        "needs at least {} MiB; raise --memory-budget",
-        setup.budget / plan::kMebibyte, setup.ranks > 1 ? " by each rank" : "",
-        least.smallest_budget / plan::kMebibyte);
-  throw MemoryError(
-      "[plan] measuring what each expert contributes needs {} on the device, but only {} may be used; raise "
-      "--device-memory-budget",
-      format_bytes(least.memory.peak.device), format_bytes(setup.device_budget));
-}
-
 }  // namespace
 
 std::vector<graph::Subgraph> cut_at_experts(const model::TracedModel& traced, const std::vector<ExpertLayer>& layers) {
@@ -183,7 +168,7 @@ plan::RunPlan plan_experts(const setup::RunSetup& given, const std::vector<plan:
       execution::body_stages(graph, cut_at_experts(setup.model.traced, layers), output_of_experts(graph, layers));
   const plan::PlanInput input{.run = setup, .samples = samples};
   const bool may_use_disk = setup::may_use_disk(setup.place);
-  const std::uint64_t least_store = may_use_disk ? 0 : kUnlimited;
+  const std::uint64_t least_store = may_use_disk ? 0 : setup::kUnlimited;
   std::optional<plan::RunPlan> chosen, least;
   const std::vector<std::int64_t> sizes = batch_sizes(setup, batch_tokens);
   for (const std::int64_t size : sizes) {
@@ -198,11 +183,11 @@ plan::RunPlan plan_experts(const setup::RunSetup& given, const std::vector<plan:
     if (chosen || plan.memory.peak.host > setup.budget || plan.memory.peak.device > setup.device_budget) continue;
     plan.activation_limit = least_store;
     if (may_use_disk && setup.place != setup::ActivationPlace::kDisk)
-      plan.activation_limit = setup.budget == setup::kUnlimited ? kUnlimited : setup.budget - plan.memory.peak.host;
+      plan.activation_limit = setup.budget - plan.memory.peak.host;
     plan.memory = memory_with(request, stages, plan.activation_limit);
     chosen = std::move(plan);
   }
-  if (!chosen) refuse(setup, *least);
+  if (!chosen) require_memory(*least, setup, "what each expert contributes");
   chosen->smallest_budget = least->smallest_budget;
   return std::move(*chosen);
 }

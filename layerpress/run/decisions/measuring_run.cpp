@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/base/text.h"
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/sinks/report_sink.h"
 #include "layerpress/plan/machine_rates.h"
@@ -103,6 +104,19 @@ Measurement measured(Rank& rank, Work& work, Earlier earlier, output::Measuremen
 }
 
 }  // namespace
+
+void require_memory(const plan::RunPlan& plan, const setup::RunSetup& setup, const char* what) {
+  const plan::Memory& peak = plan.memory.peak;
+  if (peak.host > setup.budget)
+    throw MemoryError(
+        "[plan] {} MiB of memory may be used{}, but measuring {} needs at least {} MiB; raise --memory-budget",
+        setup.budget / plan::kMebibyte, setup.ranks > 1 ? " by each rank" : "", what,
+        plan.smallest_budget / plan::kMebibyte);
+  if (peak.device > setup.device_budget)
+    throw MemoryError(
+        "[plan] measuring {} needs {} on the device, but only {} may be used; raise --device-memory-budget", what,
+        format_bytes(peak.device), format_bytes(setup.device_budget));
+}
 
 Json report_of(const MeasuringStep& step, const std::string& model) {
   const plan::MachineRates rates = plan::measure_rates(step.setup, model);

@@ -28,6 +28,8 @@ struct MeasuringStep {
   const setup::RunSetup& setup;
   plan::RunPlan plan;
 };
+/// Throws MemoryError if a plan with the least memory exceeds the budgets. `what`: for the message, "what the schemes cost".
+void require_memory(const plan::RunPlan& plan, const setup::RunSetup& setup, const char* what);
 /// For a plan; estimates the time on this machine. `model`: a file or folder on the disk that is read.
 Json report_of(const MeasuringStep& step, const std::string& model);
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "layerpress/base/text.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/plan/planned_stage.h"
 #include "layerpress/quant/compressed_weight.h"
@@ -166,21 +165,6 @@ plan::RunPlan plan_divergences(const Disturbances& disturbances, const std::vect
   plan.memory = memory_with(plan.activation_limit);
   plan.smallest_budget = (least + plan::kMebibyte - 1) / plan::kMebibyte * plan::kMebibyte;
   return plan;
-}
-
-void require_memory(const plan::RunPlan& plan, const setup::RunSetup& served) {
-  const plan::Memory& peak = plan.memory.peak;
-  if (peak.host > served.budget)
-    throw MemoryError(
-        "[plan] {} MiB of memory may be used{}, but measuring what the schemes cost needs at least {} MiB; raise "
-        "--memory-budget",
-        served.budget / plan::kMebibyte, served.ranks > 1 ? " by each rank" : "",
-        plan.smallest_budget / plan::kMebibyte);
-  if (peak.device > served.device_budget)
-    throw MemoryError(
-        "[plan] measuring what the schemes cost needs {} on the device, but only {} may be used; raise "
-        "--device-memory-budget",
-        format_bytes(peak.device), format_bytes(served.device_budget));
 }
 
 }  // namespace layerpress::run

@@ -11,7 +11,4 @@ namespace layerpress::run {
 /// the batch, how much of the values between stages stays in memory, and the smallest budget. The schedule is empty.
 plan::RunPlan plan_divergences(const Disturbances& disturbances, const std::vector<plan::SampleShape>& samples);
 
-/// Throws MemoryError if the budgets of the run are too small for that.
-void require_memory(const plan::RunPlan& plan, const setup::RunSetup& served);
-
 }  // namespace layerpress::run

@@ -279,7 +279,7 @@ std::vector<MeasuringStep> plan_measurement(Rank& rank, const std::vector<std::s
        plan::plan_run({.run = setup, .samples = plan::shapes_of(set), .batch_tokens = rank.options.batch_tokens})},
       {"divergences", *units.served, largest_plan(comparison, units, roundings, rounded, beginnings)},
       {"check", *units.served, plan_divergences({setup, *units.served, roundings.models(units, choices)}, beginnings)}};
-  for (const MeasuringStep& step : steps) require_memory(step.plan, step.setup);
+  for (const MeasuringStep& step : steps) require_memory(step.plan, step.setup, "what the schemes cost");
   return steps;
 }
 

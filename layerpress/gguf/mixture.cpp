@@ -145,8 +145,9 @@ class TypeChooser {
   /// Models in which many heads share keys and values, so that these cost little.
   bool is_seventy_billion() const {
     if (architecture_.layers != 80) return false;
-    return architecture_.name == "qwen2" || (architecture_.name == "llama" && architecture_.experts != 8 &&
-                                             architecture_.heads != architecture_.kv_heads);
+    return architecture_.name == "qwen2" || architecture_.name == "qwen2vl" ||
+           (architecture_.name == "llama" && architecture_.experts != 8 &&
+            architecture_.heads != architecture_.kv_heads);
   }
 
   std::string down_type(std::int64_t index) const {

@@ -12,8 +12,9 @@ struct ReadArchitecture {
 };
 
 /// Makes the config.json whose keys are the file's. Throws CheckpointError naming an architecture that is not known, a key that is
-/// missing, and a key whose value no config.json gives or that the family does not know.
-ReadArchitecture read_architecture(const FileFacts& file);
+/// missing, and a key whose value no config.json gives or that the family does not know. The text part of a model for images is read
+/// as the model of text alone that computes the same.
+ReadArchitecture read_architecture(const FileFacts& given);
 
 /// What the tensors of a GGUF become: the tensors of a checkpoint by name, each with the tensors of the file that it is made of.
 struct PlacedTensor {

@@ -169,6 +169,13 @@ class GgufTarget final : public Target {
 
   /// All that is not about the weights' types, or that another run of ours wrote.
   void add_inherited(const gguf::Metadata& source) {
+    const auto* architecture = gguf::find_value<std::string>(source, "general.architecture");
+    if (architecture != nullptr && *architecture != architecture_.name)
+      throw CheckpointError(
+          "[target.gguf] the source is the text part of a model for images ({}), which a GGUF made of it would no "
+          "longer "
+          "be; make it from the original checkpoint",
+          *architecture);
     for (const auto& [key, value] : source) {
       const bool own = key.starts_with(architecture_.name + ".") || key.starts_with("layerpress.") ||
                        key.starts_with("quantize.") || key.starts_with("split.");

@@ -144,6 +144,33 @@ TEST(Architecture, ReadsTheLanguageModelOfSeveralModalities) {
   EXPECT_EQ(found.name, "llama");
 }
 
+TEST(Architecture, WritesTheAxesOfModelsForImages) {
+  const auto sections = [](const Architecture& found) {
+    return value_of<std::vector<std::int32_t>>(found, found.name + ".rope.dimension_sections");
+  };
+  // As on the hub: flat, and before transformers 5.
+  const Json stretched = {{"type", "mrope"}, {"mrope_section", {2, 3, 3}}};
+  const Architecture flat = architecture_for(
+      config_of("qwen2_vl", {{"rope_scaling", stretched}, {"head_dim", nullptr}, {"vision_config", Json::object()}}));
+  EXPECT_EQ(flat.name, "qwen2vl");
+  EXPECT_EQ(sections(flat), (std::vector<std::int32_t>{2, 3, 3, 0}));
+  const auto deep = [](Json axes, bool tied) {
+    const Json rope = {{"rope_type", "default"}, {"rope_theta", 1e4}, {"mrope_section", std::move(axes)}};
+    return architecture_for(
+        {{"model_type", "qwen3_vl"},
+         {"text_config",
+          config_of("qwen3_vl_text", {{"rope_parameters", rope}, {"head_dim", 16}, {"tie_word_embeddings", true}})},
+         {"vision_config", {{"deepstack_visual_indexes", {1, 3}}}},
+         {"tie_word_embeddings", tied}});
+  };
+  EXPECT_EQ(sections(deep({3, 3, 2}, true)), (std::vector<std::int32_t>{3, 3, 2, 0}));
+  EXPECT_EQ(value_of<std::uint32_t>(deep({3, 3, 2}, true), "qwen3vl.n_deepstack_layers"), 2);
+  EXPECT_EQ(deep({3, 3, 2}, false).place("lm_head.weight").places.size(), 1);  // the whole model's word
+  EXPECT_TRUE(deep({3, 3, 2}, true).place("lm_head.weight").places.empty());
+  for (const Json& axes : {Json{2, 3, 3}, Json{3, 3}, Json{0, 0, 0}, Json{9, -4, 3}})
+    EXPECT_NE(refusal([&] { deep(axes, true); }).find("mrope_section"), std::string::npos) << axes;
+}
+
 TEST(Architecture, ScalesYarnAsTransformersDoes) {
   const auto with = [](const char* type, const Json& more) {
     Json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};

@@ -77,8 +77,9 @@ class DecoderArchitecture {
   /// The keys of stretched positions: linear, yarn; llama3 becomes a tensor where llama.cpp takes one. Throws CheckpointError for other
   /// kinds.
   void rope_scaling_keys();
-  /// How many frequencies belong to time, height and width of images; text has the same position in all of them.
-  void rope_axes_key();
+  /// How many frequencies belong to time, height and width of images, `otherwise` without a word in config.json; text has the same
+  /// position in all of them. `interleaved`: the axes take turns.
+  void rope_axes_key(const std::vector<std::int32_t>& otherwise, bool interleaved);
   /// How many features of a head are rotated.
   void rotated_part_key();
   /// Which layers have a sliding window, if llama.cpp would assume others. `otherwise(layer)` is what llama.cpp assumes and what
@@ -95,6 +96,7 @@ class DecoderArchitecture {
   void state_layer_types(bool (*otherwise)(std::int64_t layer));
   void llama3_factors();
   void yarn_range_keys();
+  void check_axes_in_turn(const std::vector<std::int32_t>& axes) const;
 
   ModelConfig& config_;
   RopeConfig rope_;

@@ -27,6 +27,9 @@ Architecture qwen2moe_architecture(ModelConfig& config);
 Architecture qwen3_architecture(ModelConfig& config);
 Architecture qwen3moe_architecture(ModelConfig& config);
 Architecture qwen3next_architecture(ModelConfig& config);
+Architecture qwen2vl_architecture(ModelConfig& config);  ///< Qwen 2 and 2.5 VL
+Architecture qwen3vl_architecture(ModelConfig& config);
+Architecture qwen3vlmoe_architecture(ModelConfig& config);
 Architecture qwen35_architecture(ModelConfig& config);
 Architecture qwen35moe_architecture(ModelConfig& config);
 Architecture gemma2_architecture(ModelConfig& config);

@@ -85,6 +85,7 @@ ModelConfig::ModelConfig(const Json& config) : values_(config) {
     if (!config["text_config"].is_object())
       throw CheckpointError("[gguf.config] config.json: 'text_config' is not an object");
     values_.update(config["text_config"]);
+    if (config.contains("tie_word_embeddings")) values_["tie_word_embeddings"] = config["tie_word_embeddings"];
   }
   model_type_ = text("model_type", "");
 }

@@ -24,7 +24,8 @@ struct FileFacts {
   Json value(const std::string& key) const;
 };
 
-/// The config.json of a checkpoint, for its language model: the entries of `text_config`, if there is one, stand before the others.
+/// The config.json of a checkpoint, for its language model: the entries of `text_config`, if there is one, stand before the others,
+/// but for the tie of head and embeddings, where the whole model's word counts.
 /// Every getter throws CheckpointError naming the key if a value is missing without a default, or out of range.
 ///
 /// Or the config of a GGUF's model, which begins empty: the family that gives a model its keys takes each entry from the file's keys

@@ -1,4 +1,4 @@
-// Qwen 2 and 3, dense and with experts; Qwen 3 Next and 3.5, most of whose layers have a gated delta rule in place of attention.
+// Qwen 2 and 3, dense and with experts, and the text parts of their models for images; Qwen 3 Next and 3.5, most of whose layers have a gated delta rule in place of attention.
 #include <algorithm>
 #include <utility>
 
@@ -28,12 +28,18 @@ void expert_layers(DecoderArchitecture& made, std::uint32_t experts, std::uint32
   made.expert_names("mlp", width);
 }
 
-void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used, bool normalized) {
-  ModelConfig& config = made.config();
+/// Experts in every layer.
+void all_expert_layers(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used) {
+  const ModelConfig& config = made.config();
   expert_layers(made, experts, used);
-  config.state("norm_topk_prob", normalized);
   config.require(config.count("decoder_sparse_step", 1) == 1, "decoder_sparse_step", "has experts in every layer");
   config.require(config.list("mlp_only_layers").empty(), "mlp_only_layers", "has experts in every layer");
+}
+
+void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used, bool normalized) {
+  ModelConfig& config = made.config();
+  all_expert_layers(made, experts, used);
+  config.state("norm_topk_prob", normalized);
   config.require(
       config.flag("norm_topk_prob", false) == normalized, "norm_topk_prob",
       normalized ? "makes the weights of the chosen experts add up to 1" : "takes the weights of experts as they are");
@@ -122,7 +128,7 @@ void hybrid_layers(DecoderArchitecture& made) {
 
 void qwen35_layers(DecoderArchitecture& made) {
   hybrid_layers(made);
-  made.rope_axes_key();
+  made.rope_axes_key({11, 11, 10}, /*interleaved=*/true);
   const DeltaRule rule = delta_rule_keys(made);
   TiledHeads heads, behind_keys;
   if (rule.keys > 1 && rule.values > rule.keys) {
@@ -134,6 +140,14 @@ void qwen35_layers(DecoderArchitecture& made) {
   made.layer("linear_attn.in_proj_z", {.name = "attn_gate", .tiled_rows = heads});
   made.layer("linear_attn.in_proj_a", {.name = "ssm_alpha", .tiled_rows = heads});
   made.layer("linear_attn.in_proj_b", {.name = "ssm_beta", .tiled_rows = heads});
+}
+
+/// How many of the text's first layers get features of layers of the vision part added.
+void deepstack_key(DecoderArchitecture& made) {
+  const ModelConfig vision(made.config().object("vision_config"));
+  const Json layers =
+      vision.given("deepstack_visual_indexes") ? vision.list("deepstack_visual_indexes") : Json({8, 16, 24});
+  made.set("n_deepstack_layers", static_cast<std::uint32_t>(layers.size()));
 }
 
 }  // namespace
@@ -168,6 +182,40 @@ Architecture qwen3moe_architecture(ModelConfig& config) {
   head_norm_names(made);
   qwen_experts(made, 128, 8, /*normalized=*/true);
   made.read_scales({"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"});
+  return made.take();
+}
+
+Architecture qwen2vl_architecture(ModelConfig& config) {
+  DecoderTraits traits{.name = "qwen2vl", .kv_heads = 8, .context = 32768, .own_head_dim = false};
+  traits.rope.theta = 1000000;
+  DecoderArchitecture made(config, traits);
+  qwen_layer_names(made);
+  made.mlp_names();
+  made.rope_axes_key({16, 24, 24}, /*interleaved=*/false);
+  return made.take();
+}
+
+Architecture qwen3vl_architecture(ModelConfig& config) {
+  DecoderTraits traits{.name = "qwen3vl", .kv_heads = 32, .head_dim = 128, .context = 128000};
+  traits.rope.theta = 500000;
+  DecoderArchitecture made(config, traits);
+  qwen_layer_names(made);
+  head_norm_names(made);
+  made.mlp_names();
+  made.rope_axes_key({24, 20, 20}, /*interleaved=*/true);
+  deepstack_key(made);
+  return made.take();
+}
+
+Architecture qwen3vlmoe_architecture(ModelConfig& config) {
+  DecoderTraits traits{.name = "qwen3vlmoe", .kv_heads = 16, .context = 128000};
+  traits.rope.theta = 500000;
+  DecoderArchitecture made(config, traits);
+  qwen_layer_names(made);
+  head_norm_names(made);
+  all_expert_layers(made, 60, 4);  // whose chosen weights add up to 1 always
+  made.rope_axes_key({24, 20, 20}, /*interleaved=*/true);
+  deepstack_key(made);
   return made.take();
 }
 

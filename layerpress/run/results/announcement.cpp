@@ -120,8 +120,12 @@ double share_of(const std::vector<std::string>& modules, const checkpoint::Check
 }
 
 /// What an imported graph has no nodes for; lists of experts, which may be most of a model, apart from linears.
-void say_left_out(const setup::OpenedModel& model, const RunControl& control) {
+void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
+  const setup::OpenedModel& model = setup.model;
   std::vector<std::string> linears = model.traced.left_out, experts;
+  std::erase_if(linears, [&](const std::string& name) {  // of which the log says that the target has no place for them
+    return model.stored->contains(name + ".weight") && setup.target->left_out(name + ".weight");
+  });
   const auto first = std::stable_partition(linears.begin(), linears.end(),
                                            [](const std::string& name) { return !name.ends_with(".experts"); });
   experts.assign(first, linears.end());
@@ -189,7 +193,7 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
 }
 
 void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
-  say_left_out(setup.model, control);
+  say_left_out(setup, control);
   say_divided_experts(setup, control);
   for (const std::string& note : setup.target->notes()) control.message(LogLevel::kWarning, "[target] " + note);
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);

@@ -66,7 +66,8 @@ TEST(Architecture, LeavesOutWhatReadersDoNotWantWithAReason) {
   const Architecture tied = architecture_for(config_of("llama", {{"tie_word_embeddings", true}}));
   for (const char* name :
        {"lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.2.mlp.up_proj.weight",
-        "mtp.fc.weight", "vision_tower.blocks.0.norm.weight", "model.visual.merger.weight"}) {
+        "mtp.fc.weight", "vision_tower.blocks.0.norm.weight", "model.visual.merger.weight", "model.image_newline",
+        "model.connector.modality_projection.proj.weight"}) {
     const Placement placement = tied.place(name);
     EXPECT_TRUE(placement.places.empty()) << name;
     EXPECT_FALSE(placement.left_out.empty()) << name;
@@ -142,6 +143,7 @@ TEST(Architecture, ReadsTheLanguageModelOfSeveralModalities) {
   const Architecture found =
       architecture_for({{"model_type", "mistral3"}, {"text_config", text}, {"vision_config", Json::object()}});
   EXPECT_EQ(found.name, "llama");
+  EXPECT_EQ(only_place(found, "model.text_model.layers.0.mlp.up_proj.weight").name, "blk.0.ffn_up.weight");
 }
 
 TEST(Architecture, WritesTheAxesOfModelsForImages) {

@@ -48,7 +48,8 @@ std::string general_reason(const std::string& name) {
       name.ends_with(".attention.masked_bias"))
     return "readers compute it";
   if (name.starts_with("mtp.") || name.starts_with("model.mtp.")) return "a layer that predicts several tokens";
-  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower."}) {
+  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "connector.",
+                           "image_newline", "audio_tower."}) {
     if (name.starts_with(part) || name.starts_with("model." + std::string(part)))
       return "not a part of the language model";
   }
@@ -78,6 +79,7 @@ std::string with_numbers(std::string name, const std::vector<std::int64_t>& numb
 
 std::string text_name(std::string name) {
   replace_prefix(name, "model.language_model.", "model.");
+  replace_prefix(name, "model.text_model.", "model.");
   replace_prefix(name, "language_model.model.", "model.");
   replace_prefix(name, "language_model.lm_head.", "lm_head.");
   return name;

@@ -63,12 +63,87 @@ void require_layout(const setup::RunSetup& setup) {
   output::layout_of(setup, output::output_parts(setup, {}), setup::kUnlimited, 1);
 }
 
+/// Of this rank's data; without a dataset, as many samples as asked for, of the greatest length.
+std::vector<plan::SampleShape> shapes_of_data(const OneshotOptions& options, const setup::RunSetup& setup,
+                                              dist::Group& group, const RunControl& control) {
+  if (!options.dataset.empty()) {
+    const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);
+    return plan::shapes_of(run::load_set(options, setup, division, group, control));
+  }
+  if (!setup.pipeline->takes_data) return {};
+  if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
+    throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
+  const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
+  return std::vector<plan::SampleShape>(static_cast<std::size_t>(count), {options.max_seq_length});
+}
+
+/// Adds to a plan what goes before it.
+void add_measurement(Json steps, Json& report) {
+  for (const Json& step : steps) {
+    for (const char* bytes : {"peak_bytes", "device_peak_bytes", "smallest_budget_bytes"})
+      report[bytes] = std::max(report[bytes].get<std::uint64_t>(), step[bytes].get<std::uint64_t>());
+    report["estimated_seconds"] = report["estimated_seconds"].get<double>() + step["seconds"].get<double>();
+  }
+  report["measurement"] = std::move(steps);
+}
+
+/// Without data, ranks compress the linears that they write. Empty if all ranks compress all linears together.
+std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, const dist::Group& group, int sets) {
+  if (setup.pipeline->takes_data || group.size() == 1) return {};
+  std::set<graph::NodeId> own;
+  for (const output::OutputPart& part : output::output_parts(setup, {sets, /*linears_first=*/true}))
+    if (part.linear && part.set % group.size() == group.rank()) own.insert(*part.linear);
+  return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
+}
+
+/// The plan of a run with options that leave no precision to measurements. `measurement`: what was measured for that.
+Json report_of_plan(const OneshotOptions& options, Json decision, Json measurement, const RunControl& control,
+                    dist::Group& group) {
+  std::optional<std::vector<plan::SampleShape>> loaded;
+  const auto samples_for = [&](const setup::RunSetup& setup) {
+    if (!loaded) loaded = shapes_of_data(options, setup, group, control);
+    return *loaded;
+  };
+  const auto assume = [&](const setup::RunSetup& undecided) {
+    for (const run::MeasuringStep& step : run::plan_decisions(
+             undecided, [&] { return samples_for(undecided); }, options.batch_tokens))
+      measurement.push_back(run::report_of(step, options.model));
+    return run::assume_decisions(undecided);
+  };
+  const run::Settled settled =
+      run::settle(setup::set_up(options, group, control, assume, std::move(decision)), options, group, control);
+  const setup::RunSetup& setup = *settled.setup;
+  require_layout(setup);
+  run::say_notes(options, setup, control);
+  if (!options.output.empty() && !options.overwrite && !options.resume)
+    PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
+  const plan::RunPlan plan = plan::plan_run({.run = setup,
+                                             .samples = samples_for(setup),
+                                             .batch_tokens = options.batch_tokens,
+                                             .owns = own_linears(setup, group, group.size())});
+  Json report = plan::plan_report(setup, plan,
+                                  plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
+  add_measurement(measurement.empty() ? Json() : std::move(measurement), report);
+  group.barrier();
+  return report;
+}
+
+/// Measures what the recipe leaves to measurements, but nothing that the budget has no room for afterwards.
+recipe::Recipe decide(Rank& rank, const setup::RunSetup& opened, Claim& claim) {
+  if (!rank.options.memory_budget.empty() && run::leaves_decisions(opened.recipe)) {
+    RunControl silent = rank.control;
+    silent.events = nullptr;
+    report_of_plan(rank.options, opened.decision, Json::array(), silent, rank.group);
+  }
+  return run::decide(rank, opened, claim.calibration);
+}
+
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
   claim.earlier = run::earlier_run(rank);
   setup::RunSetup setup = setup::set_up(
       rank.options, rank.group, rank.control,
-      [&](const setup::RunSetup& opened) { return run::decide(rank, opened, claim.calibration); }, std::move(decision));
+      [&](const setup::RunSetup& opened) { return decide(rank, opened, claim); }, std::move(decision));
   if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
   require_layout(setup);
   claim.settled = run::settle(std::move(setup), rank.options, rank.group, rank.control);
@@ -93,15 +168,6 @@ void rank_0_first(dist::Group& group, Function&& function) {
 
 int shard_sets(const Rank& rank, const Claim& claim) {
   return claim.earlier.shard_sets > 0 ? claim.earlier.shard_sets : rank.group.size();
-}
-
-/// Without data, ranks compress the linears that they write. Empty if all ranks compress all linears together.
-std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, const dist::Group& group, int sets) {
-  if (setup.pipeline->takes_data || group.size() == 1) return {};
-  std::set<graph::NodeId> own;
-  for (const output::OutputPart& part : output::output_parts(setup, {sets, /*linears_first=*/true}))
-    if (part.linear && part.set % group.size() == group.rank()) own.insert(*part.linear);
-  return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
 }
 
 std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::Calibration& calibration) {
@@ -283,6 +349,7 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
   return run::run_together(group, [&] {
     const OneshotOptions options = recipe::with_mixed_precision(given);
     if (options.output.empty()) throw UsageError("[options] --output is required");
+    setup::require_same_start(options, /*is_plan=*/false, group);
     run::check_upload(options, group, own);
     run::check_report(options);
     run::require_own_files(options);
@@ -306,75 +373,22 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
   });
 }
 
-namespace {
-
-/// Of this rank's data; without a dataset, as many samples as asked for, of the greatest length.
-std::vector<plan::SampleShape> shapes_of_data(const OneshotOptions& options, const setup::RunSetup& setup,
-                                              dist::Group& group, const RunControl& control) {
-  if (!options.dataset.empty()) {
-    const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);
-    return plan::shapes_of(run::load_set(options, setup, division, group, control));
-  }
-  if (!setup.pipeline->takes_data) return {};
-  if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
-    throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
-  const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
-  return std::vector<plan::SampleShape>(static_cast<std::size_t>(count), {options.max_seq_length});
-}
-
-/// Adds to a plan what goes before it.
-void add_measurement(Json steps, Json& report) {
-  for (const Json& step : steps) {
-    for (const char* bytes : {"peak_bytes", "device_peak_bytes", "smallest_budget_bytes"})
-      report[bytes] = std::max(report[bytes].get<std::uint64_t>(), step[bytes].get<std::uint64_t>());
-    report["estimated_seconds"] = report["estimated_seconds"].get<double>() + step["seconds"].get<double>();
-  }
-  report["measurement"] = std::move(steps);
-}
-
-}  // namespace
-
 Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
     OneshotOptions options = recipe::with_mixed_precision(given);
     const RunControl own = run::control_of(control, group);
+    setup::require_same_start(options, /*is_plan=*/true, group);
     run::fetch_model(options, group, own);
     Json decision, measurement = Json::array();
-    std::optional<std::vector<plan::SampleShape>> loaded;
-    const auto samples_for = [&](const setup::RunSetup& setup) {
-      if (!loaded) loaded = shapes_of_data(options, setup, group, own);
-      return *loaded;
-    };
     if (run::asks_for_mixed_precision(options)) {
       run::PlannedPrecision planned = run::plan_precision(options, own, group);
       options = std::move(planned.assumed.options);
       decision = std::move(planned.assumed.decision);
       measurement = std::move(planned.steps);
     }
-    const auto assume = [&](const setup::RunSetup& undecided) {
-      for (const run::MeasuringStep& step : run::plan_decisions(
-               undecided, [&] { return samples_for(undecided); }, options.batch_tokens))
-        measurement.push_back(run::report_of(step, options.model));
-      return run::assume_decisions(undecided);
-    };
-    const run::Settled settled =
-        run::settle(setup::set_up(options, group, own, assume, std::move(decision)), options, group, own);
-    const setup::RunSetup& setup = *settled.setup;
-    require_layout(setup);
-    run::say_notes(options, setup, own);
-    if (!options.output.empty() && !options.overwrite && !options.resume)
-      PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
-    const plan::RunPlan plan = plan::plan_run({.run = setup,
-                                               .samples = samples_for(setup),
-                                               .batch_tokens = options.batch_tokens,
-                                               .owns = own_linears(setup, group, group.size())});
-    Json report = plan::plan_report(
-        setup, plan, plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
-    add_measurement(measurement.empty() ? Json() : std::move(measurement), report);
-    group.barrier();
-    return report;
+    return report_of_plan(options, std::move(decision), std::move(measurement), own, group);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -34,12 +35,37 @@ Json fingerprint(const fs::path& path) {
   return {{"size", file->size()}, {"checksum", checksum.text()}};
 }
 
+/// Whether text becomes other tokens if the file is another one; a licence says nothing of the model.
+bool is_read(const fs::path& companion) {
+  static const std::set<std::string> kKinds = {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"};
+  const std::string name = companion.filename().string();
+  return kKinds.contains(companion.extension().string()) && !name.starts_with("LICENSE") && !name.starts_with("README");
+}
+
 /// Hosts may have their own copies with different modification times, but the contents must be the same.
 Json model_files(const OpenedModel& model) {
   Json files = Json::object();
-  for (const fs::path& path : model.checkpoint->weight_files()) files[path.filename().string()] = fingerprint(path);
+  const checkpoint::Checkpoint& stored = *model.checkpoint;
+  for (const fs::path& path : stored.weight_files()) files[path.filename().string()] = fingerprint(path);
+  if (!stored.directory().empty())
+    for (const fs::path& path : stored.companion_files())
+      if (is_read(path)) files[path.string()] = fingerprint(stored.directory() / path);
   files["config.json"] = checksum_of_config(model);
   return files;
+}
+
+Json start_of(const OneshotOptions& options, bool is_plan) {
+  Json start = {{"--dry-run", is_plan}};
+  const Json asked = identity_of_options(options);
+  for (const auto& [name, value] : asked.items())
+    if (name != "dataset-split") start["--" + name] = value;
+  start["--output"] = options.output;
+  start["--resume"] = options.resume;
+  start["--overwrite"] = options.overwrite;
+  start["--push"] = options.push;
+  start["--download"] = options.download;
+  start["--dataset"] = options.own_dataset ? "of each rank" : options.dataset;
+  return start;
 }
 
 Json request_of(const OneshotOptions& options, const RunSetup& setup) {
@@ -52,15 +78,7 @@ Json request_of(const OneshotOptions& options, const RunSetup& setup) {
   request["the computing dtype"] = software["dtype"];
   request["the kind of device"] = software["device"];
   request["the model"] = model_files(setup.model);
-  const Json asked = identity_of_options(options);
-  for (const auto& [name, value] : asked.items())
-    if (name != "dataset-split") request["--" + name] = value;
-  request["--output"] = options.output;
-  request["--resume"] = options.resume;
-  request["--overwrite"] = options.overwrite;
-  request["--push"] = options.push;
   request["the recipe"] = recipe::to_yaml(setup.recipe);
-  request["--dataset"] = options.own_dataset ? "of each rank" : options.dataset;
   if (!options.own_dataset) request["the dataset's file"] = fingerprint(options.dataset);
   return request;
 }
@@ -112,18 +130,24 @@ NamedSlice parse(const std::string& split) {
   return {split.substr(0, split.find('[')), slice.start, slice.stop.value_or(std::numeric_limits<std::int64_t>::max())};
 }
 
-}  // namespace
-
-void require_same_request(const OneshotOptions& options, const RunSetup& setup, dist::Group& group) {
-  if (group.size() == 1) return;
-  const std::vector<std::string> all =
-      group.all_gather_text(request_of(options, setup).dump(-1, ' ', true, Json::error_handler_t::replace));
+void require_same(const Json& own, dist::Group& group) {
+  const std::vector<std::string> all = group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
   const Json first = Json::parse(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const std::string found = difference_of(first, Json::parse(all[rank]), static_cast<int>(rank));
     if (!found.empty())
       throw DistributedError("[dist.start] ranks do not agree: {}; start all of them with the same", found);
   }
+}
+
+}  // namespace
+
+void require_same_start(const OneshotOptions& options, bool is_plan, dist::Group& group) {
+  if (group.size() > 1) require_same(start_of(options, is_plan), group);
+}
+
+void require_same_request(const OneshotOptions& options, const RunSetup& setup, dist::Group& group) {
+  if (group.size() > 1) require_same(request_of(options, setup), group);
 }
 
 DataDivision agree_on_data(const std::string& split, dist::Group& group) {

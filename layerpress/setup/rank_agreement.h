@@ -12,8 +12,12 @@
 
 namespace layerpress::setup {
 
-/// Checks that all ranks have the same options, recipe, model, dataset and program. Throws DistributedError on all
-/// ranks, naming the first difference. Collective.
+/// Checks that all ranks have the same options; the first that ranks do together, because options decide what else they do together. Throws
+/// DistributedError on all ranks, naming the first difference. Collective.
+void require_same_start(const OneshotOptions& options, bool is_plan, dist::Group& group);
+
+/// Checks that all ranks have the same recipe, model, dataset and program. Throws DistributedError on all ranks, naming the first
+/// difference. Collective.
 void require_same_request(const OneshotOptions& options, const RunSetup& setup, dist::Group& group);
 
 /// The rows that the ranks read.

@@ -66,6 +66,24 @@ def test_other_weights(exact, results, tmp_path):
     refused(run, results, "rank 1", "model")
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_another_tokenizer(name, exact, results, tmp_path):
+    """Each rank makes tokens of its rows."""
+    models = [shutil.copytree(exact.folder, tmp_path / copy) for copy in ("one", "other")]
+    for folder, text in zip(models, ("{}", "{ }")):
+        (folder / name).write_text(text)
+    run = RankedRun(2, None, results / "out", *exact.solving, *LIMIT, model_of=lambda rank: models[rank])
+    refused(run, results, "rank 1", name)
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite", "--dry-run"])
+@pytest.mark.parametrize("ranked", [0, 1])
+def test_options_that_decide_what_ranks_do_together(option, ranked, exact, results):
+    """Found at once, not when the ranks have waited for each other."""
+    run = RankedRun(2, exact.folder, results / "out", *exact.solving, "--timeout", "600", own=lambda rank: [option] if rank == ranked else [])
+    refused(run, results, "rank 1", option)
+
+
 def test_other_program(exact, results, tmp_path):
     """Another build, or the same one damaged; what follows the last section of a program changes nothing that it does."""
     other = shutil.copy(program.PROGRAM, tmp_path / "layerpress")

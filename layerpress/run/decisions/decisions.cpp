@@ -155,6 +155,10 @@ recipe::Recipe assume_decisions(const setup::RunSetup& setup) {
   return recipe;
 }
 
+bool leaves_decisions(const recipe::Recipe& recipe) {
+  return std::ranges::any_of(recipe.modifiers, [](const auto& entry) { return open_decision(entry) != nullptr; });
+}
+
 std::vector<MeasuringStep> plan_decisions(const setup::RunSetup& setup,
                                           const std::function<std::vector<plan::SampleShape>()>& samples,
                                           std::int64_t batch_tokens) {

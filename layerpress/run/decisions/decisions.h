@@ -39,8 +39,11 @@ struct Decision {
 /// if it was loaded. Throws RecipeError, before any data is read, for a recipe that the model cannot follow. Collective.
 recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Calibration>& calibration);
 
-/// The same for a plan, with values that lead to the same plan.
+/// The same for a plan, with values that lead to the same plan, or to one that needs no less memory.
 recipe::Recipe assume_decisions(const setup::RunSetup& setup);
+
+/// Whether a recipe leaves something to measurements.
+bool leaves_decisions(const recipe::Recipe& recipe);
 
 /// What is measured before them, as far as it is planned.
 std::vector<MeasuringStep> plan_decisions(const setup::RunSetup& setup,

@@ -96,9 +96,14 @@ std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, con
   return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
 }
 
-/// The plan of a run with options that leave no precision to measurements. `measurement`: what was measured for that.
-Json report_of_plan(const OneshotOptions& options, Json decision, Json measurement, const RunControl& control,
-                    dist::Group& group) {
+struct PlannedRun {
+  run::Settled settled;
+  plan::RunPlan plan;
+};
+
+/// Plans a run with options that leave no precision to measurements. `on_step`: takes what is measured for other decisions.
+PlannedRun plan_with(const OneshotOptions& options, Json decision, const RunControl& control, dist::Group& group,
+                     const std::function<void(const run::MeasuringStep&)>& on_step) {
   std::optional<std::vector<plan::SampleShape>> loaded;
   const auto samples_for = [&](const setup::RunSetup& setup) {
     if (!loaded) loaded = shapes_of_data(options, setup, group, control);
@@ -107,43 +112,38 @@ Json report_of_plan(const OneshotOptions& options, Json decision, Json measureme
   const auto assume = [&](const setup::RunSetup& undecided) {
     for (const run::MeasuringStep& step : run::plan_decisions(
              undecided, [&] { return samples_for(undecided); }, options.batch_tokens))
-      measurement.push_back(run::report_of(step, options.model));
+      on_step(step);
     return run::assume_decisions(undecided);
   };
-  const run::Settled settled =
-      run::settle(setup::set_up(options, group, control, assume, std::move(decision)), options, group, control);
-  const setup::RunSetup& setup = *settled.setup;
+  PlannedRun planned{
+      run::settle(setup::set_up(options, group, control, assume, std::move(decision)), options, group, control), {}};
+  const setup::RunSetup& setup = *planned.settled.setup;
   require_layout(setup);
   run::say_notes(options, setup, control);
   if (!options.output.empty() && !options.overwrite && !options.resume)
     PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
-  const plan::RunPlan plan = plan::plan_run({.run = setup,
-                                             .samples = samples_for(setup),
-                                             .batch_tokens = options.batch_tokens,
-                                             .owns = own_linears(setup, group, group.size())});
-  Json report = plan::plan_report(setup, plan,
-                                  plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
-  add_measurement(measurement.empty() ? Json() : std::move(measurement), report);
-  group.barrier();
-  return report;
+  planned.plan = plan::plan_run({.run = setup,
+                                 .samples = samples_for(setup),
+                                 .batch_tokens = options.batch_tokens,
+                                 .owns = own_linears(setup, group, group.size())});
+  return planned;
 }
 
-/// Measures what the recipe leaves to measurements, but nothing that the budget has no room for afterwards.
-recipe::Recipe decide(Rank& rank, const setup::RunSetup& opened, Claim& claim) {
-  if (!rank.options.memory_budget.empty() && run::leaves_decisions(opened.recipe)) {
-    RunControl silent = rank.control;
-    silent.events = nullptr;
-    report_of_plan(rank.options, opened.decision, Json::array(), silent, rank.group);
-  }
-  return run::decide(rank, opened, claim.calibration);
+/// Refuses a budget that has no room for what is left to measurements before these take their time.
+void check_budget(const Rank& rank, const Json& decision) {
+  if (rank.options.memory_budget.empty() || !run::leaves_decisions(recipe::recipe_of(rank.options))) return;
+  RunControl silent = rank.control;
+  silent.events = nullptr;
+  plan_with(rank.options, decision, silent, rank.group, [](const run::MeasuringStep&) {});
 }
 
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
   claim.earlier = run::earlier_run(rank);
+  check_budget(rank, decision);
   setup::RunSetup setup = setup::set_up(
       rank.options, rank.group, rank.control,
-      [&](const setup::RunSetup& opened) { return decide(rank, opened, claim); }, std::move(decision));
+      [&](const setup::RunSetup& opened) { return run::decide(rank, opened, claim.calibration); }, std::move(decision));
   if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
   require_layout(setup);
   claim.settled = run::settle(std::move(setup), rank.options, rank.group, rank.control);
@@ -388,7 +388,16 @@ Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distri
       decision = std::move(planned.assumed.decision);
       measurement = std::move(planned.steps);
     }
-    return report_of_plan(options, std::move(decision), std::move(measurement), own, group);
+    const auto on_step = [&](const run::MeasuringStep& step) {
+      measurement.push_back(run::report_of(step, options.model));
+    };
+    const PlannedRun planned = plan_with(options, std::move(decision), own, group, on_step);
+    Json report = plan::plan_report(
+        *planned.settled.setup, planned.plan,
+        plan::measure_rates(*planned.settled.setup, options.output.empty() ? options.model : options.output));
+    add_measurement(measurement.empty() ? Json() : std::move(measurement), report);
+    group.barrier();
+    return report;
   });
 }
 

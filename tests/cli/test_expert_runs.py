@@ -102,6 +102,20 @@ def test_smallest_budget(mode, large, results):
     assert measured.peak_bytes <= count, f"{measured.peak_bytes / MIB:.0f} MiB of {text}"
 
 
+def test_smallest_budget_of_unequal_layers(large, results, tmp_path):
+    """It is enough however the experts that stay are divided among layers, and less is refused before anything is measured."""
+    stages = {"a_stage": {"m_modifiers": {"REAPPruningModifier": {"sparsity": 0.5, "uniform": False}}},
+              "b_stage": {"m_modifiers": {"GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}}}}
+    (tmp_path / "recipe.json").write_text(json.dumps(stages))
+    arguments = [*planned_runs.data(large.parent, 4, 256), "--recipe", tmp_path / "recipe.json", "--threads", "2"]
+    planned = plan(large, results / "out", *arguments)["smallest_budget_bytes"]
+    outcome = program.fails("oneshot", large, "--output", results / "out", *arguments, "--memory-budget", planned - 2 * MIB,
+                            fragments=["error: [plan]", "the run needs at least"])
+    assert "info: measuring" not in outcome.errors and list(results.iterdir()) == []
+    measured = Measured(large, results / "out", *arguments, "--memory-budget", planned)
+    assert measured.peak_bytes <= planned, f"{measured.peak_bytes / MIB:.0f} MiB of {planned / MIB:.0f}"
+
+
 # ---- what is said
 
 def run_with_summary(model, results, *options):

@@ -237,7 +237,12 @@ rewrite::KeptExperts ExpertPruning::choose_over_layers(const rewrite::ExpertMixt
 
 rewrite::KeptExperts ExpertPruning::first_experts(const rewrite::ExpertMixture& mixture) const {
   const std::vector<ExpertFigures> equal(static_cast<std::size_t>(mixture.experts));
-  if (!uniform_) return choose_over_layers(mixture, std::vector(mixture.layers.size(), equal));
+  if (!uniform_) {
+    std::vector<std::vector<ExpertFigures>> figures(mixture.layers.size(), equal);
+    for (std::vector<ExpertFigures>& layer : figures) layer.front() = {.sum = 1, .tokens = 1};
+    for (ExpertFigures& expert : figures.back()) expert = {.sum = 1, .tokens = 1};
+    return choose_over_layers(mixture, figures);
+  }
   const std::vector<std::int64_t> first = choose(mixture, equal);
   rewrite::KeptExperts kept;
   for (const std::string& layer : mixture.layers) kept[layer] = first;

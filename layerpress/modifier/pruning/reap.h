@@ -54,7 +54,8 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   /// Those of all layers. REQUIRES: !is_uniform(). Throws RecipeError.
   rewrite::KeptExperts choose_over_layers(const rewrite::ExpertMixture& mixture,
                                           const std::vector<std::vector<ExpertFigures>>& figures) const;
-  /// The first experts of each layer, as many as will stay (on average, if their numbers may differ). Throws RecipeError for a model whose experts cannot be removed so.
+  /// The first experts of each layer, as many as will stay; if their numbers may differ, as many as can stay in the last layer, so that no
+  /// choice needs more memory. Throws RecipeError for a model whose experts cannot be removed so.
   rewrite::KeptExperts first_experts(const rewrite::ExpertMixture& mixture) const;
   /// The mixture of the model, whose experts can be removed as the arguments ask. Throws RecipeError.
   rewrite::ExpertMixture mixture_of(const rewrite::Model& model) const;

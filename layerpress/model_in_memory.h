@@ -16,6 +16,7 @@ struct ModelInMemory {
   Json config;  ///< config.json
   std::map<std::string, at::Tensor> tensors;
   std::string graph{};  ///< folder of the graph that PyTorch exported of it, for what no architecture describes; or ""
+  std::string code{};   ///< folder of the Python code that the config's auto_map names; or ""
 };
 
 /// Gives the tensors of a model in memory the values that a compressed checkpoint of it stands for: `output` is what oneshot() made

@@ -50,11 +50,12 @@ at::Tensor tensor_of(nb::handle tensor) {
 }
 
 std::shared_ptr<ModelInMemory> model_in_memory(const std::string& config, const nb::dict& tensors,
-                                               const std::string& graph) {
+                                               const std::string& graph, const std::string& code) {
   auto model = std::make_shared<ModelInMemory>();
   model->config = parse_json(config, "the model's config");
   for (const auto& [name, tensor] : tensors) model->tensors.emplace(nb::cast<std::string>(name), tensor_of(tensor));
   model->graph = graph;
+  model->code = code;
   return model;
 }
 

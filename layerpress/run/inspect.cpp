@@ -12,6 +12,7 @@
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
+#include "layerpress/run/compression/own_files.h"
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/decisions/sensitivity.h"
 #include "layerpress/run/results/hub_transfers.h"
@@ -130,7 +131,15 @@ Json graph_facts(const model::TracedModel& model) {
 /// Whether a picture is requested.
 bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
 
+void require_own_files(const InspectOptions& options) {
+  const OneshotOptions& run = options.run;
+  run::require_own_file(run, "--svg", options.svg);
+  run::require_own_file(run, "--dot", options.dot);
+  if (options.sensitivity) run::require_own_file(run, "--summary", run.summary);
+}
+
 void check_options(const InspectOptions& options) {
+  require_own_files(options);
   if (!options.svg.empty()) require_writable("--svg", options.svg);
   if (!options.dot.empty()) require_writable("--dot", options.dot);
   if (options.full && !draws(options)) throw UsageError("[options] --full requires a picture; add --svg or --dot");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/compression/edit.h"
@@ -232,6 +233,22 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   result["worst"] = worst_of(std::move(comparison));
 }
 
+/// An index beside a model.safetensors that it does not name: vLLM loads the files of the index.
+void check_other_index(const checkpoint::Checkpoint& stored, const std::set<std::string>& own,
+                       verification::Findings& findings) {
+  constexpr const char* kIndex = "model.safetensors.index.json";
+  std::error_code failure;
+  const std::filesystem::path path = stored.location() / kIndex;
+  if (!own.contains("model.safetensors") || !std::filesystem::exists(path, failure)) return;
+  const Json index = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  const Json map = index.is_object() ? index.value("weight_map", Json()) : Json();
+  if (!map.is_object()) return findings.fault("files", kIndex, "is no index, but vLLM reads it; remove it");
+  for (const auto& [tensor, file] : map.items())
+    if (!file.is_string() || !own.contains(file.get<std::string>()))
+      return findings.fault("files", kIndex,
+                            "names other files than model.safetensors, and vLLM loads these; remove it");
+}
+
 /// Weights beside the checkpoint's own: transformers prefers model.safetensors to an index, and vLLM an index to other files; vLLM prefers
 /// Mistral's consolidated files to both.
 void check_other_files(const checkpoint::Checkpoint& stored, verification::Findings& findings) {
@@ -247,6 +264,7 @@ void check_other_files(const checkpoint::Checkpoint& stored, verification::Findi
     if (has_weights && !own.contains(name))
       findings.warning("files", name, "is not a part of the checkpoint, but some readers take it; remove it");
   }
+  check_other_index(stored, own, findings);
 }
 
 Json checked(const VerifyOptions& options, const RunControl& control) {

@@ -168,10 +168,17 @@ void check_head(const setup::OpenedModel& model, Findings& findings) {
 
 void check_routers(const Subject& model, Findings& findings) {
   const graph::Graph& graph = model.traced.graph;
+  const auto config = config_of(model);
   for (const graph::NodeId n : graph::weighing_linears(graph)) {
     const auto matrix = graph::weight_matrix(graph.nodes[n].operation);
-    if (matrix && model.quantized.count(matrix->weight) != 0)
-      findings.fault("router", graph.module_name(graph.nodes[n]), "is quantized; vLLM loads routers plain");
+    if (!matrix) continue;
+    const std::string& module = graph.module_name(graph.nodes[n]);
+    if (model.quantized.count(matrix->weight) != 0)
+      findings.fault("router", module, "is quantized; vLLM loads routers plain");
+    else if (config && quant::assign_groups(*config, {{module, {"Linear"}}}).front() >= 0)
+      findings.warning(
+          "router", module,
+          "is plain, but config.json does not ignore it; vLLM takes some models' routers for quantized then");
   }
 }
 

@@ -4,6 +4,7 @@ the tokenizer that was given."""
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -26,7 +27,7 @@ class Items:
         if hasattr(dataset, "to_dict") and hasattr(dataset, "iloc"):  # a table of pandas, whose nulls are NaN
             dataset = dataset.astype(object).where(dataset.notna(), None).to_dict("records")
         dataset = _one_split(dataset, options)
-        if not isinstance(dataset, Iterable):
+        if not isinstance(dataset, Iterable) or isinstance(dataset, (str, bytes)):
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
         self._collates = getattr(getattr(dataset, "collate_fn", None), "__name__", "") == "default_collate"
         self._dataset = _Kept(dataset) if iter(dataset) is dataset else dataset
@@ -35,10 +36,12 @@ class Items:
         self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
-        return _apart(self._changed(item) for item in map(self._checked, self._dataset))
+        return _apart((self._changed(item) for item in map(self._checked, self._dataset)), self._column)
 
     def _checked(self, item: Any) -> Any:
         """Refuses a batch of lists whose first tokens torch has put together, then the second ones, and so on."""
+        if self._collates and isinstance(item, list) and len(item) == 1 and getattr(item[0], "ndim", 0) == 2:
+            return {"input_ids": item[0]}  # of a dataset of one tensor
         if self._collates and isinstance(item.get("input_ids") if hasattr(item, "keys") else item, list):
             raise DataError("[python.dataset] the data loader's default collate_fn turns lists of token ids around; let its dataset give tensors, or "
                             "pass the rows themselves")
@@ -257,16 +260,40 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
     return written
 
 
-def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
-    """Of a mapping of splits the wanted one, and of that or of other rows the wanted slice, in rows or percent as `datasets` takes them."""
+def one_file(given: Any, name: str, options: dict[str, Any]) -> Any:
+    """The file, where the datasets package takes files by split or in a list; anything else as it is."""
+    if isinstance(given, dict) and given and all(isinstance(value, (str, os.PathLike)) or _are_files(value) for value in given.values()):
+        split, text = _wanted_split(options), (options.get("dataset_split") or "train").strip()
+        if split.name not in given:
+            raise UsageError(f"[python.oneshot] {name}: there is no split {split.name}; name one of {', '.join(map(str, given))}")
+        options["dataset_split"] = "train" + text[len(split.name):]
+        given = given[split.name]
+    if not _are_files(given):
+        return given
+    if len(given) > 1:
+        raise UsageError(f"[python.oneshot] {name}: {len(given)} files; pass one, a folder, or the rows of all")
+    return given[0]
+
+
+def _are_files(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(
+        isinstance(entry, (str, os.PathLike)) and os.path.isfile(entry) for entry in value)
+
+
+def _wanted_split(options: dict[str, Any]) -> Any:
     import_helper()
     from layerpress_data.errors import DataError as Unreadable
     from layerpress_data.split import parse_split
 
     try:
-        split = parse_split(options.get("dataset_split") or "train")
+        return parse_split(options.get("dataset_split") or "train")
     except Unreadable as fault:
         raise UsageError(f"[python.dataset] {fault}") from None
+
+
+def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
+    """Of a mapping of splits the wanted one, and of that or of other rows the wanted slice, in rows or percent as `datasets` takes them."""
+    split = _wanted_split(options)
     if hasattr(dataset, "keys") and not (hasattr(dataset, "column_names") and not isinstance(dataset.column_names, dict)):
         if split.name not in dataset.keys():
             raise UsageError(f"[python.dataset] there is no split {split.name}; name one of {', '.join(map(str, dataset.keys()))}, or, if these "
@@ -280,10 +307,13 @@ def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
     return dataset.select(rows) if hasattr(dataset, "select") else [dataset[row] for row in rows]
 
 
-def _apart(items: Iterable[Any]) -> Iterator[Any]:
+def _apart(items: Iterable[Any], column: str) -> Iterator[Any]:
     """Rows; the batches of a loader are taken apart, unless they have images, whose parts only a processor knows."""
     for item in items:
-        ids = item.get("input_ids") if hasattr(item, "keys") else None
+        ids, texts = (item.get(name) if hasattr(item, "keys") else None for name in ("input_ids", column))
+        if ids is None and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+            yield from texts
+            continue
         if ids is None or is_processed(item) or _depth(_list(ids)) < 2:
             yield item
             continue

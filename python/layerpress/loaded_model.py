@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from pathlib import Path
@@ -26,6 +27,19 @@ def is_model(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "config")
 
 
+def code_folder(model: Any) -> Optional[Path]:
+    """Where the Python code is that came with the model's checkpoint (trust_remote_code); None for a class of transformers."""
+    module = type(model).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file).parent if file and module.startswith("transformers_modules.") else None
+
+
+def _class_name(model: Any) -> str:
+    """The class that the config describes: of a subclass in a script that of transformers."""
+    kinds = (kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith(("transformers.", "transformers_modules.")))
+    return next(kinds, type(model).__name__)
+
+
 class LoadedModel:
     """A model in memory, as the extension module takes it."""
 
@@ -42,7 +56,7 @@ class LoadedModel:
         # The program reads contiguous memory. The copies of what is laid out otherwise live as long as this.
         self._copied = [(name, tensor, tensor.contiguous()) for name, tensor in tensors.items() if not tensor.is_contiguous()]
         tensors.update((name, copied) for name, _, copied in self._copied)
-        self.native = _native.model_in_memory(json.dumps(_config(model)), tensors, "")
+        self.native = _native.model_in_memory(json.dumps(_config(model)), tensors, "", str(code_folder(model) or ""))
 
     @property
     def config(self) -> Any:
@@ -63,6 +77,9 @@ class LoadedModel:
                 with contextlib.suppress(UsageError):
                     tokenizer = self.tokenizer()
             _save_companions(self.model, tokenizer, output)
+            if (code := code_folder(self.model)) is not None:
+                for file in code.glob("[!_]*.py"):
+                    shutil.copyfile(file, output / file.name)
         before, after = _config(self.model), _config_of_result(self.model, output)
         if _is_untied(before, after) or _is_untied(self.model.config.to_dict(), after):
             _untie(self.model)
@@ -182,8 +199,10 @@ def _settings(module: Any) -> dict[str, Any]:
 def _config(model: Any) -> dict:
     """config.json as save_pretrained() writes it."""
     config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
+    config.architectures = [_class_name(model)]
     values = json.loads(config.to_json_string())
+    if isinstance(values.get("auto_map"), dict):  # of a model from the hub "ORG/NAME--module.Class"
+        values["auto_map"] = {name: place.rpartition("--")[2] if isinstance(place, str) else place for name, place in values["auto_map"].items()}
     dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
     if dtype is not None:
         values["dtype"] = str(dtype).removeprefix("torch.")

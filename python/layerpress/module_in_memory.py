@@ -34,7 +34,7 @@ class ModuleInMemory:
         self._finalizer = weakref.finalize(self, folder.remove)
         names = _exported(module, folder.path)
         state = module.state_dict()
-        self.native = _native.model_in_memory(json.dumps(self._config()), {name: state[name].detach() for name in names}, str(folder.path))
+        self.native = _native.model_in_memory(json.dumps(self._config()), {name: state[name].detach() for name in names}, str(folder.path), "")
 
     def _config(self) -> dict:
         dtype = next((each.dtype for each in self.module.parameters() if each.is_floating_point()), None)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Iterator, Optional
 
 from . import _native, keywords
-from .calibration import Items, Rows, preprocessing, saved_tokenizer, tokenized_by
+from .calibration import Items, Rows, one_file, preprocessing, saved_tokenizer, tokenized_by
 from .errors import DistributedError, Error, InterruptedError, RecipeError, UsageError
 from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, unread_columns, write_tokens
-from .loaded_model import LoadedModel, WaitingFolder, is_model, replace_tokenizer, tokenizer_of
+from .loaded_model import LoadedModel, WaitingFolder, code_folder, is_model, replace_tokenizer, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
@@ -278,7 +278,7 @@ def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any
         raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
                          "these, a folder or an id")
     with _removing_waiting_folder(request), TemporaryFolder() as folder:
-        chosen = _chosen_dataset(dataset, own["dataset_path"])
+        chosen = _chosen_dataset(dataset, own["dataset_path"], options)
         if chosen is not None:
             options["dataset"] = _dataset(chosen, own, options, request, folder)
         text = recipe_text(recipe)
@@ -288,13 +288,13 @@ def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any
         yield request
 
 
-def _chosen_dataset(dataset: Any, path: Any) -> Any:
+def _chosen_dataset(dataset: Any, path: Any, options: dict[str, Any]) -> Any:
     """LLM Compressor reads `dataset_path` as the kind of file that `dataset` names."""
-    if path is None or isinstance(dataset, str) and dataset in ("csv", "custom", "json", "parquet", "text"):
-        return dataset if path is None else path
-    if dataset is not None:
-        raise UsageError("[python.oneshot] dataset_path: the data is given twice; leave dataset or dataset_path out")
-    return path
+    if path is None:
+        return one_file(dataset, "dataset", options)
+    if dataset is None or isinstance(dataset, str) and dataset in ("csv", "custom", "json", "parquet", "text"):
+        return one_file(path, "dataset_path", options)
+    raise UsageError("[python.oneshot] dataset_path: the data is given twice; leave dataset or dataset_path out")
 
 
 def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str, goes_on: bool) -> None:
@@ -328,6 +328,8 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         request.writes = ranks.is_first
     else:
         request.loaded = LoadedModel(model, bool(options.get("download")))
+        if code_folder(model) is not None:
+            options.setdefault("trust_remote_code", True)  # this process runs the code already
         request.model = request.loaded.name
     if is_in_memory(model) and options.get("push"):
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "

@@ -19,6 +19,7 @@ _WEIGHTS = re.compile(r"(model|pytorch_model)(-\w+)*\.(safetensors|bin)(\.index\
 _WITHOUT_EFFECT = {"disable_sparse_compression", "distributed_checkpoint", "safe_serialization", "save_original_format", "save_peft_format",
                    "skip_sparsity_compression_stats", "sparsity_config", "token"}
 _OF_THE_RUN = {"max_shard_size": "max_shard_size", "quantization_format": "its recipe"}  # what says it before
+_OF_UPLOADS = "50GB"  # the max_shard_size that push_to_hub() of transformers passes whether it is asked for or not
 _REFUSED = {"push_to_hub": "save the result to a folder and upload that", "state_dict": "the result has values of its own",
             "variant": "no reader of the result knows variants"}
 
@@ -153,7 +154,7 @@ def _check(options: dict[str, Any]) -> None:
             if value:
                 raise UsageError(f"[python.save] {name}: {_REFUSED[name]}")
         elif name in _OF_THE_RUN:
-            if value is not None:
+            if value is not None and (name, value) != ("max_shard_size", _OF_UPLOADS):
                 logger.warning("[python.save] %s has no effect: the result is written; %s of oneshot() says it", name, _OF_THE_RUN[name])
         elif name not in _WITHOUT_EFFECT:
             raise UsageError(f"[python.save] unknown argument {name}")

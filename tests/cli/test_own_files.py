@@ -30,6 +30,26 @@ def test_files_beside_the_result(option, inputs, tmp_path, results):
     assert list(results.iterdir()) == []
 
 
+def test_files_of_inspect(inputs, tmp_path):
+    folder, rows = inputs
+    measured = ["--sensitivity", "--schemes", "W4A16", "--dataset", rows]
+    for options, what in ((["--dot", folder / "config.json"], "a file of the model"), (["--svg", folder / "model.safetensors"], "a file of the model"),
+                          ([*measured, "--summary", folder / "config.json"], "a file of the model"), ([*measured, "--summary", rows], "the dataset")):
+        program.fails("inspect", folder, *options, code=2, fragments=[f"would be written over {what}"])
+
+
+def test_names_of_files_that_are_not_there_yet(inputs, tmp_path, results):
+    """A bare name and the same with a dot in front are one file."""
+    folder, rows = inputs
+    command = ["oneshot", folder, "--dataset", rows, "--group-size", "32"]
+    for own, what in ((["--output", "out", "--summary", "./out"], "the result"),
+                      (["--output", "out", "--summary", "a.json", "--report", "./a.json"], "the file of --"),
+                      (["--output", "out", "--imatrix", "a.json", "--summary", "./a.json"], "the file of --")):
+        program.fails(*command, *own, cwd=results, code=2, fragments=[f"would be written over {what}"])
+    program.fails(*command, "--output", "inside", cwd=folder, code=2, fragments=["inside is the model itself or inside it"])
+    assert list(results.iterdir()) == []
+
+
 def test_folders_that_hold_inputs(inputs, tmp_path, samples, results):
     """A finished folder takes the place of what is there."""
     folder, rows = inputs

@@ -25,11 +25,16 @@ void require_writable(std::string_view option, const fs::path& path) {
   throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
 }
 
+fs::path real_place(const fs::path& path) {
+  std::error_code failure;
+  return fs::weakly_canonical(fs::absolute(path, failure), failure);  // which leaves a new file's bare name as it is
+}
+
 bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code failure;
   const fs::path around = fs::canonical(folder, failure);
   if (failure) return false;
-  for (fs::path own = fs::weakly_canonical(path, failure); own.has_relative_path(); own = own.parent_path())
+  for (fs::path own = real_place(path); own.has_relative_path(); own = own.parent_path())
     if (own == around) return true;
   return false;
 }
@@ -57,12 +62,12 @@ std::vector<fs::path> real_places(const fs::path& path) {
 void require_own_file(std::string_view option, const fs::path& path, const std::vector<NamedPath>& others,
                       const std::vector<NamedPath>& folders) {
   std::error_code failure;
-  const fs::path own = fs::weakly_canonical(path, failure);
+  const fs::path own = real_place(path);
   const auto refuse = [&](const NamedPath& other) {
     throw UsageError("[options] {}: {} would be written over {}; name another file", option, path.string(), other.what);
   };
   for (const NamedPath& other : others)
-    if (!other.path.empty() && fs::weakly_canonical(other.path, failure) == own) refuse(other);
+    if (!other.path.empty() && real_place(other.path) == own) refuse(other);
   for (const NamedPath& other : folders)
     if (fs::is_directory(other.path, failure) && fs::exists(own, failure))
       for (const fs::path& place : real_places(other.path))

@@ -9,10 +9,12 @@
 namespace layerpress {
 
 std::vector<std::string> load_result(const ModelInMemory& model, const std::string& output) {
-  const setup::OpenedModel result = setup::open_model(output, {.exported_graph = model.graph});
+  const setup::OpenedModel result =
+      setup::open_model(output, {.trust_remote_code = !model.code.empty(), .exported_graph = model.graph});
   // Not owned: the caller's model outlives this function.
   const setup::OpenedModel target =
-      setup::open_model("", {.in_memory = std::shared_ptr<const ModelInMemory>(std::shared_ptr<void>(), &model)});
+      setup::open_model("", {.trust_remote_code = !model.code.empty(),
+                             .in_memory = std::shared_ptr<const ModelInMemory>(std::shared_ptr<void>(), &model)});
   std::vector<std::string> changed;
   for (const std::string& name : graph::weights_read(result.traced.graph)) {
     if (!target.checkpoint->contains(name))

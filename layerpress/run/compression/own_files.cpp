@@ -11,7 +11,10 @@ void require_own_file(const OneshotOptions& options, std::string_view name, cons
                                 {"the recipe", options.recipe},
                                 {"the model", options.model},
                                 {"the importance file", options.from_imatrix},
-                                {"the result", options.output}},
+                                {"the result", options.output},
+                                {"the file of --summary", name == "--summary" ? "" : options.summary},
+                                {"the file of --report", name == "--report" ? "" : options.report},
+                                {"the file of --imatrix", name == "--imatrix" ? "" : options.imatrix}},
                                {{"a file of the model", options.model}});
 }
 

@@ -1,5 +1,8 @@
 #include "layerpress/run/decisions/chosen_experts.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "layerpress/base/file.h"
@@ -22,6 +25,15 @@ bool is_undecided(const recipe::ModifierEntry& entry) {
 
 ExpertPruning pruning_of(const recipe::ModifierEntry& entry) { return {Json(entry.arguments), entry.where}; }
 
+/// Whether the file is a list of kept experts, as an earlier run wrote it. A recipe, which may be a stranger's, names it.
+bool is_report(const std::string& path) {
+  const Json found = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  return found.is_object() && !found.empty() && std::all_of(found.begin(), found.end(), [](const Json& layer) {
+           return layer.is_array() && std::all_of(layer.begin(), layer.end(),
+                                                  [](const Json& expert) { return expert.is_number_integer(); });
+         });
+}
+
 void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
   bool measures = false;
   for (const recipe::ModifierEntry& entry : recipe.modifiers) {
@@ -33,6 +45,9 @@ void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
           entry.where);
     if (const std::string path = pruning_of(entry).report_path(); rank.group.is_first() && !path.empty()) {
       require_own_file(rank.options, "report_path", path);
+      if (std::error_code failure; std::filesystem::exists(path, failure) && !is_report(path))
+        throw RecipeError("[recipe.check] {}: report_path {} is there and is no list of experts; name another file",
+                          entry.where, path);
       require_writable("report_path", path);
     }
     if (is_undecided(entry) && std::exchange(measures, true))

@@ -35,9 +35,12 @@ std::unique_ptr<TemporaryDirectory> folder_of_config(const checkpoint::Checkpoin
   if (!checkpoint.directory().empty() && !choice.config_is_changed) return nullptr;
   auto folder = std::make_unique<TemporaryDirectory>();
   write_text_file(folder->path() / "config.json", checkpoint.config().dump());
-  if (choice.trust_remote_code && !checkpoint.directory().empty())
-    for (const std::filesystem::path& file : checkpoint.companion_files())
-      if (file.extension() == ".py") std::filesystem::copy_file(checkpoint.directory() / file, folder->path() / file);
+  const std::filesystem::path code =
+      choice.in_memory ? std::filesystem::path(choice.in_memory->code) : checkpoint.directory();
+  if (choice.trust_remote_code && !code.empty())
+    for (const auto& file : std::filesystem::directory_iterator(code))
+      if (file.path().extension() == ".py" && file.is_regular_file())
+        std::filesystem::copy_file(file.path(), folder->path() / file.path().filename());
   return folder;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,8 +17,12 @@ struct Finding {
 
 class Findings {
  public:
+  /// Once, however often it is found.
   void fault(const std::string& check, const std::string& where, const std::string& what) {
-    all_.push_back({true, check, where, what});
+    const auto is_same = [&](const Finding& known) {
+      return known.fault && known.check == check && known.where == where && known.what == what;
+    };
+    if (std::none_of(all_.begin(), all_.end(), is_same)) all_.push_back({true, check, where, what});
   }
   void warning(const std::string& check, const std::string& where, const std::string& what) {
     all_.push_back({false, check, where, what});

@@ -149,6 +149,8 @@ def _path(model: Any, function: str) -> str:
 def _with_dataset(model: str, dataset: Any, arguments: dict[str, Any],
                   count: str = "num_calibration_samples") -> Iterator[dict[str, Any]]:
     """The arguments with the dataset: rows in Python are in a file inside of the context."""
+    arguments = dict(arguments)
+    dataset = one_file(dataset, "dataset", arguments)
     if dataset is None or isinstance(dataset, (str, os.PathLike)):
         yield {**arguments, "dataset": dataset}
         return

@@ -93,6 +93,36 @@ def test_a_loader_that_turns_lists_around(rows, model, tmp_path):
     assert tokens_of(model, DataLoader([{"text": "w1"}, {"text": "w2"}], batch_size=None), tmp_path) == [[1], [2]]
 
 
+def test_files_by_split(model, tmp_path):
+    """As the datasets package takes them; a name of a file is never a row."""
+    import layerpress
+
+    rows = {name: tmp_path / f"{name}.jsonl" for name in ("train", "validation")}
+    for number, path in enumerate(rows.values(), start=1):
+        path.write_text("".join(f'{{"input_ids": [{number}, {index}]}}\n' for index in range(1, 4)))
+    by_split = {name: str(path) for name, path in rows.items()}
+    for given in ({"dataset": by_split}, {"dataset_path": by_split}, {"dataset": "json", "dataset_path": by_split}, {"dataset": [str(rows["train"])]},
+                  {"dataset_path": [rows["train"]]}):
+        assert layerpress.oneshot(model, scheme="W8A8", output_dir=tmp_path / "out", overwrite=True, progress=False, **given).details["tokens"] == 6
+    tokens = tmp_path / "tokens.safetensors"
+    assert tokens_of(model, by_split, tmp_path, dataset_split="validation[1:]") == [[2, 2], [2, 3]]
+    for wrong, message in (({"dataset": by_split, "dataset_split": "test"}, "no split test; name one of train, validation"),
+                           ({"dataset": list(by_split.values())}, "2 files; pass one"), ({"dataset": {"train": 7}}, "is no dataset")):
+        with pytest.raises(layerpress.Error, match=message):
+            layerpress.prepare(model, wrong.pop("dataset"), tokens, **wrong)
+
+
+def test_batches_of_a_loader(model, tmp_path):
+    from datasets import Dataset
+    from torch import tensor
+    from torch.utils.data import DataLoader, TensorDataset
+
+    assert tokens_of(model, DataLoader(TensorDataset(tensor([[1, 2], [3, 4], [5, 6]])), batch_size=2), tmp_path) == [[1, 2], [3, 4], [5, 6]]
+    texts = [{"text": f"w{index}"} for index in range(1, 4)]
+    assert tokens_of(model, DataLoader(texts, batch_size=2), tmp_path) == [[1], [2], [3]]
+    assert tokens_of(model, Dataset.from_list(texts).batch(2), tmp_path) == [[1], [2], [3]]
+
+
 def with_limit(model, folder):
     """A tokenizer whose model_max_length is 3."""
     from transformers import AutoTokenizer

@@ -227,6 +227,10 @@ def test_refusals(source, samples, model, results, tmp_path):
         assert list(results.iterdir()) == []
 
     refused(source, "report_path", "a file of the model", code=2, report_path=str(source / "config.json"))
+    other = tmp_path / "settings.json"
+    other.write_text('{"precious": 1}')
+    refused(source, "report_path", "is there and is no list of experts", report_path=str(other))
+    assert other.read_text() == '{"precious": 1}'
     refused(model, "no mixture of experts")
     refused(source, "each token takes 2", sparsity=0.9)
     refused(source, "model.layers.1.mlp", ignore=["layers.1"])

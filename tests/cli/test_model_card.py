@@ -96,7 +96,9 @@ def test_measured_quality(tmp_path):
     before = file.read_text()
     assert "Not measured yet." in before
     measure = ("eval", tmp_path / "out", "--dataset", data, "--reference", model)
-    program.run(*measure)
+    assert "warning: [options]" not in program.run(*measure).errors
+    other = tiny_models.save(tmp_path / "other", seed=7)
+    assert f"{other} is not the model that {tmp_path / 'out'} was made of" in program.run(*measure[:-1], other).errors
     assert file.read_text() == before
     for _ in range(2):
         figures = program.run(*measure, "--card").json()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from support import program, tiny_models
     (["oneshot", "model", "--max-seq-lenght", "512"], "unknown option --max-seq-lenght; did you mean --max-seq-length?"),
     (["oneshot", "model", "--num-samples=4"], "unknown option --num-samples; did you mean --num-calibration-samples?"),
     (["oneshot", "model", "--group-size", "64", "--group-size", "32"], "--group-size is given more than once; give it once"),
+    (["--no-progress", "verify", "model"], "--no-progress stands before the command; write it behind it"),
+    (["oneshot", "model", "--group-size", "1e2"], "--group-size = 1e2 is no such number as this option takes; see --help"),
     (["oneshot", "model", "--frobnicate"], "unknown option --frobnicate; see --help"),
     (["inspect", "model", "--svgg", "x.svg"], "unknown option --svgg; did you mean --svg?"),
     (["prepare", "model", "other"], "unexpected argument 'other'; prepare takes one MODEL and options, see --help"),
@@ -23,6 +26,17 @@ from support import program, tiny_models
 def test_command_line(arguments, message):
     outcome = program.run(*arguments, code=2)
     assert outcome.errors == f"error: [options] {message}\n"
+
+
+def test_output_that_cannot_be_printed(model):
+    """Figures that are nowhere else are not lost without a word."""
+    for command in (["inspect", model, "--json"], ["verify", model, "--json"], ["inspect", "--architectures"]):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([program.PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.startswith("error: [cli.output] standard output cannot be written"), done.stderr
+        with subprocess.Popen([program.PROGRAM, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as closed:
+            closed.stdout.close()  # as `| head` does
+            assert closed.wait() == 0 and closed.stderr.read() == ""
 
 
 def test_missing_folder(model, tmp_path, monkeypatch):

@@ -151,6 +151,10 @@ def stale_index(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
+def index_beside(text):
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
+
+
 def permute_rows(tensor):
     order = torch.arange(tensor.shape[0])
     order[[3, 40]] = order[[40, 3]]
@@ -224,6 +228,9 @@ PLANTED = {
     "weight is stored twice": ("dense", "int4", plain_twin, False, "files"),
     "head is tied": ("dense", "int4", tied_by_config, False, "config"),
     "other weights beside them": ("dense", "int4", lambda folder: (folder / "consolidated.safetensors").write_bytes(b""), False, "files"),
+    "index of other files": ("dense", "int4", index_beside('{"weight_map": {"model.norm.weight": "gone.safetensors"}}'), False, "files"),
+    "damaged index": ("dense", "int4", index_beside("{{"), False, "files"),
+    "router is not ignored": ("experts", "int4", config(lambda text: text.update(ignore=["lm_head"])), False, "router"),
     "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),
     "scale is doubled": ("dense", "int4", change(Q + "weight_scale", lambda scale: put(2 * scale[5, 1], (5, 1))(scale)), True, "source"),
     "all scales are doubled": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
@@ -281,6 +288,8 @@ def test_finds(name, made, sources, tmp_path):
     plant(folder)
     arguments = ["--source", sources[kind]] if needs_source else []
     found = verified(folder, *arguments)
+    every = [tuple(finding.values()) for finding in found["faults"]]
+    assert len(every) == len(set(every))
     kinds = {finding["check"] for finding in found["faults"] + found["warnings"]}
     assert kinds if check is None else check in kinds, found
 

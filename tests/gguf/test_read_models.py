@@ -38,11 +38,12 @@ def test_logits_of_exported_families(model, tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_usual_rope_of_gpt_oss(tmp_path):
-    """Yarn, whose range of frequencies is not rounded to whole features; no key of a file says that."""
+@pytest.mark.parametrize("rounded", [{"truncate": False}, {"truncate": True}, {}])
+def test_the_usual_rope_of_gpt_oss(rounded, tmp_path):
+    """Yarn, whose range of frequencies is usually not rounded to whole features; no key of llama.cpp's says that."""
     compare_logits("gpt-oss", tmp_path, rope_parameters={
-        "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-        "original_max_position_embeddings": 16})
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": 4096, **rounded})
 
 
 @pytest.mark.nightly

@@ -31,6 +31,8 @@ std::string unknown_command(const CLI::App& app, const std::string& name) {
 /// `command`: the one whose options may be meant. A letter says too little to find it.
 std::string unknown_option(const CLI::App& command, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
+  if (command.get_option_no_throw(name) != nullptr)
+    return fmt::format("{} stands before the command; write it behind it", name);
   const std::string nearest = name.size() < 4 ? "" : did_you_mean(name, option_names(command));
   return fmt::format("unknown option {}; {}", name, nearest.empty() ? "see --help" : nearest);
 }
@@ -52,6 +54,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string said = error.what();
   if (said.find("At Most 1 required") != std::string::npos)
     return said.substr(0, said.find(':')) + " is given more than once; give it once";
+  constexpr std::string_view kNoNumber = "Could not convert: ";
+  if (said.starts_with(kNoNumber))
+    return fmt::format("{} is no such number as this option takes; see --help", said.substr(kNoNumber.size()));
   return said + "; see --help";
 }
 

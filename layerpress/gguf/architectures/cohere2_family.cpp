@@ -16,6 +16,11 @@ Architecture cohere2_architecture(ModelConfig& config) {
   config.require(made.rope().kind == "default", "rope_scaling", "does not stretch positions");
   made.set("rope.scaling.type", std::string("none"));
   made.number("logit_scale", "logit_scale", 0.0625);
+  if (config.has("vision_config") && config.number("logit_scale", 0.0625) != 1)
+    made.note(
+        "llama.cpp multiplies logits by logit_scale, as transformers does for the text model alone, but not for the "
+        "model "
+        "with images");
   made.count("attention.sliding_window", "sliding_window", 4096);
   made.set("vocab_size", config.count("vocab_size"));
   made.set("rope.dimension_count",

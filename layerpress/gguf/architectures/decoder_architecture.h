@@ -55,6 +55,8 @@ class DecoderArchitecture {
     return config_.file() != nullptr && !config_.file()->value(key).is_null();
   }
 
+  /// What llama.cpp does otherwise than the model.
+  void note(std::string text) { result_.notes.push_back(std::move(text)); }
   void set_made(MadeTensor tensor) { result_.made.push_back(std::move(tensor)); }
   void set_first_kv_heads(std::int64_t heads) { result_.kv_heads = heads; }
 

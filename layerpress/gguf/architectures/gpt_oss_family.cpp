@@ -18,11 +18,19 @@ void stacked_names(DecoderArchitecture& made, std::int64_t width) {
   stack("down_proj_bias", "ffn_down_exps.bias", {}, false);
 }
 
-/// Of a file. A config.json that says nothing of rope means yarn, whose range is not rounded to whole features.
+/// Of a file. A config.json that says nothing of rope means yarn, whose range is not rounded to whole features. llama.cpp, which always
+/// rounds it, has no key for a model that does so, too; ours tells what reads the file again.
 void state_scaling(DecoderArchitecture& made) {
+  constexpr const char* kRounds = "rope.scaling.truncate";
   ModelConfig& config = made.config();
   Json scaling = config.has("rope_scaling") ? config.object("rope_scaling") : Json{{"rope_type", "default"}};
-  if (scaling["rope_type"] == "yarn") scaling["truncate"] = false;
+  const bool stretches = made.rope().kind == "yarn";
+  if (config.file() == nullptr && stretches && made.rope().parameters.value("truncate", Json(true)) != Json(false))
+    made.set(kRounds, true);
+  if (config.file() != nullptr && stretches) {
+    scaling["truncate"] = made.reads(kRounds) && config.file()->value(kRounds) == Json(true);
+    if (scaling["truncate"] == true) made.set(kRounds, true);
+  }
   config.state("rope_scaling", std::move(scaling));
 }
 

@@ -200,10 +200,10 @@ class AwqModifier : public compression::Transform {
     if (mappings_.empty()) {
       for (const graph::ScaleAbsorber& place : places) add(graph, place, nullptr, scheme_of, sites);
       if (sites.empty())
-        throw RecipeError(
-            "[recipe.check] {}: it found no quantized layers to scale; put it before the modifier that quantizes, or "
-            "write mappings",
-            where_);
+        throw RecipeError("[recipe.check] {}: it found no quantized layers to scale; {}", where_,
+                          places.empty()
+                              ? "the model has nothing before linears that could take scales, so leave it out"
+                              : "put it before the modifier that quantizes, or write mappings");
     }
     skipped_.clear();
     for (const ScaleMapping& mapping : mappings_) {

@@ -12,6 +12,7 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/facts/image_geometry.h"
+#include "layerpress/output/run_folder.h"
 #include "layerpress/residency/host_memory.h"
 #include "layerpress/run/evaluation/evaluation_tasks.h"
 #include "layerpress/run/evaluation/model_head.h"
@@ -22,6 +23,7 @@
 #include "layerpress/setup/opening/hub.h"
 #include "layerpress/setup/opening/open_model.h"
 #include "layerpress/setup/opening/sample_lengths.h"
+#include "layerpress/setup/run_identity.h"
 
 namespace layerpress {
 namespace {
@@ -324,6 +326,19 @@ Json Evaluation::to_json() const {
 
 namespace {
 
+/// The figures go into documents of a result, so they had better be those of its loss.
+void warn_of_other_original(const EvaluateOptions& options, const setup::OpenedModel& reference,
+                            const RunControl& control) {
+  const Json run = output::RunFolder::run_of_output(options.model);
+  const Json made_of = run.is_object() ? run.value("model", Json()) : Json();
+  if (!made_of.is_object() || !made_of.contains("weights")) return;
+  if (made_of["weights"] != setup::identity_of_model(reference)["weights"])
+    control.message(LogLevel::kWarning,
+                    fmt::format("[options] --reference: {} is not the model that {} was made of, so the "
+                                "differences are not those of its compression",
+                                options.reference, options.model));
+}
+
 Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const residency::HostMemory memory;
@@ -338,6 +353,7 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
     if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
       throw UsageError("[options] --reference: its vocabulary has {} tokens, but the model's has {}",
                        reference->model.traced.vocab_size, model.model.traced.vocab_size);
+    warn_of_other_original(options, reference->model, control);
     if (graph::image_geometry(reference->model.traced.graph) != graph::image_geometry(model.model.traced.graph))
       throw UsageError("[options] --reference: it does not take the images that the model takes; name its original");
   }

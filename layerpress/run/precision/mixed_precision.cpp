@@ -54,8 +54,9 @@ void check_choice(const OneshotOptions& options) {
     throw UsageError("[options] --target-bits: {} is no number of bits for a weight; pass one such as 4.5",
                      options.target_bits);
   if (options.schemes.empty())
-    throw UsageError("[options] --{} chooses among schemes; add --schemes, such as NVFP4,FP8_DYNAMIC,none",
-                     has_bits(options) ? "target-bits" : "target-size");
+    throw UsageError("[options] --{} chooses among schemes; add --schemes, such as {}",
+                     has_bits(options) ? "target-bits" : "target-size",
+                     recipe::asks_for_gguf(options) ? "Q4_K,Q6_K,Q8_0" : "NVFP4,FP8_DYNAMIC,none");
   if (!options.recipe.empty())
     throw UsageError("[options] --schemes and --recipe: a recipe names the scheme of every module; give only one");
   if (options.scheme != OneshotOptions().scheme || options.is_given("scheme"))

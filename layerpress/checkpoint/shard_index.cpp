@@ -39,6 +39,9 @@ std::string shortened(std::vector<std::string> names) {
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(directory, failure)) {
     const std::string name = entry.path().filename().string();
+    if (std::error_code dangling; name.ends_with(kSafetensorsEnding) && !entry.exists(dangling))
+      throw CheckpointError("[checkpoint.open] {}: is a link to a file that is not there; download the model again",
+                            entry.path().string());
     if (name.ends_with(kSafetensorsEnding)) safetensors.push_back(name);
     if (ends_like_other_weights(name)) others.push_back(name);
   }

@@ -128,7 +128,9 @@ PlacedTensors checkpoint_tensors(const ReadArchitecture& model, const FileFacts&
   PlacedTensors placed;
   for (const auto& [name, shape] : file.shapes) {
     const std::vector<MadeTensor>& made = model.architecture.made;
-    if (std::any_of(made.begin(), made.end(), [&](const MadeTensor& tensor) { return tensor.name == name; })) continue;
+    if (std::any_of(made.begin(), made.end(),
+                    [&, &own = name](const MadeTensor& tensor) { return tensor.name == own; }))
+      continue;
     if (of_activations(name)) continue;
     const std::vector<Origin> origins = model.architecture.names.origins(name, shape.front());
     if (origins.empty())

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 import transformers
+from layerpress.modifiers.quantization import QuantizationModifier
 from support import tiny_models
 
 import layerpress
-from layerpress.modifiers.quantization import QuantizationModifier
 
 RECIPE = QuantizationModifier(scheme="FP8_DYNAMIC", targets="Linear", ignore=["lm_head"])
 CONFIG = "from transformers import LlamaConfig\n\n\nclass OwnConfig(LlamaConfig):\n    model_type = 'own'\n"

@@ -33,8 +33,10 @@ def test_files_beside_the_result(option, inputs, tmp_path, results):
 def test_files_of_inspect(inputs, tmp_path):
     folder, rows = inputs
     measured = ["--sensitivity", "--schemes", "W4A16", "--dataset", rows]
-    for options, what in ((["--dot", folder / "config.json"], "a file of the model"), (["--svg", folder / "model.safetensors"], "a file of the model"),
-                          ([*measured, "--summary", folder / "config.json"], "a file of the model"), ([*measured, "--summary", rows], "the dataset")):
+    for options, what in ((["--dot", folder / "config.json"], "a file of the model"),
+                          (["--svg", folder / "model.safetensors"], "a file of the model"),
+                          ([*measured, "--summary", folder / "config.json"], "a file of the model"),
+                          ([*measured, "--summary", rows], "the dataset")):
         program.fails("inspect", folder, *options, code=2, fragments=[f"would be written over {what}"])
 
 

@@ -7,7 +7,7 @@ import struct
 import gguf
 import pytest
 import torch
-from support import block_models, gguf_files, program, tiny_checkpoints, tiny_models
+from support import block_models, exact_model, gguf_files, program, tiny_checkpoints, tiny_models
 
 LAYER = "model.layers.0."
 Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
@@ -52,7 +52,8 @@ SCHEMES["pruned best"] = [*SCHEMES["pruned"], "--quality", "best"]
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
-    return {"dense": tiny_models.save(folder / "dense", intermediate_size=128),
+    exact_model.save_tokenizer(tiny_models.save(folder / "dense", intermediate_size=128))
+    return {"dense": folder / "dense",
             "experts": tiny_models.save(folder / "experts", "Qwen3Moe", **EXPERTS)}
 
 
@@ -229,6 +230,8 @@ PLANTED = {
     "head is tied": ("dense", "int4", tied_by_config, False, "config"),
     "other weights beside them": ("dense", "int4", lambda folder: (folder / "consolidated.safetensors").write_bytes(b""), False, "files"),
     "index of other files": ("dense", "int4", index_beside('{"weight_map": {"model.norm.weight": "gone.safetensors"}}'), False, "files"),
+    "tokenizer is cut": ("dense", "int4", lambda folder: (folder / "tokenizer.json").write_text("{"), False, "files"),
+    "tokenizer is missing": ("dense", "int4", lambda folder: (folder / "tokenizer.json").unlink(), True, "files"),
     "damaged index": ("dense", "int4", index_beside("{{"), False, "files"),
     "router is not ignored": ("experts", "int4", config(lambda text: text.update(ignore=["lm_head"])), False, "router"),
     "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),

@@ -172,7 +172,8 @@ std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result) {
 
 /// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
 /// Returns what other changes it allows.
-verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source) {
+verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source,
+                                   verification::Findings& findings) {
   try {
     const std::optional<recipe::Recipe> recipe = recipe_of(result);
     if (!recipe) return {};
@@ -189,7 +190,8 @@ verification::Changes apply_recipe(const setup::OpenedModel& result, setup::Open
         }))
       add_scales(source.traced.graph, changes);
     return changes;
-  } catch (const Error&) {  // a recipe of another tool
+  } catch (const Error& failure) {  // of another tool, or damaged
+    findings.warning("source", "the recipe", fmt::format("cannot be followed here: {}", failure.what()));
     return {.unknown = true};
   }
 }
@@ -236,10 +238,10 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
                          verification::Findings& findings, Json& result) {
   setup::OpenedModel source = setup::open_model(
       options.source, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
-  const verification::Changes changes = apply_recipe(model, source);
+  const verification::Changes changes = apply_recipe(model, source, findings);
   if (changes.unknown)
     findings.warning("source", options.model,
-                     "its recipe changes weights in a way that it does not tell, so that values are not compared");
+                     "its recipe does not tell how it changes weights, so that values are not compared");
   check_companions(*model.stored, source.stored.get(), findings);
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   excuse_faithful(comparison, findings);

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Optional
 from layerpress_frame.faults import Fault
 from layerpress_frame.program import Report
 
-from .errors import LOG_IN, explained, strange_answer
+from .errors import LOG_IN, explained, patiently, strange_answer
 
 SINGLE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Beside the weights: config, tokenizer, processor, chat template, code, card and license.
@@ -36,7 +36,7 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     _require_plain_blob_names(where)
     missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
     try:
-        info = HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True)
+        info = patiently(lambda: HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True))
     except Exception as fault:  # of the hub's client and of the network
         is_strange = isinstance(fault, (AttributeError, KeyError, TypeError, ValueError)) and not isinstance(fault, errors.HFValidationError)
         raise DownloadFault(f"{where}: {strange_answer(fault) if is_strange else explained(fault, missing)}") from None
@@ -50,8 +50,8 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
         new = [name for name in names if not (cache / _blob_name(files[name])).exists()]
         _require_space(cache, sizes, where)
         with _Progress(cache, sizes, report):
-            folder = snapshot_download(model, revision=revision, allow_patterns=[glob.escape(name) for name in names],
-                                       library_name="layerpress")
+            patterns = [glob.escape(name) for name in names]
+            folder = patiently(lambda: snapshot_download(model, revision=revision, allow_patterns=patterns, library_name="layerpress"))
             _check_places(Path(folder), names, cache, where)
             _check_arrived(Path(folder), {name: files[name] for name in new}, where)
     except DownloadFault:
@@ -143,7 +143,7 @@ def _shards(text: str, where: str) -> set[str]:
 def _text_of(model: str, commit: str, name: str) -> str:
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(model, name, revision=commit, library_name="layerpress")).read_text(encoding="utf-8")
+    return Path(patiently(lambda: hf_hub_download(model, name, revision=commit, library_name="layerpress"))).read_text(encoding="utf-8")
 
 
 def _blob_name(file: Any) -> str:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any, Callable, Optional
+
 from layerpress_frame.faults import one_line
+
+# Answers after which the same request may succeed, and how long to wait before it, in seconds, unless the hub names a time.
+_BUSY = (429, 502, 503, 504)
+_WAITS = (1, 2, 4, 8, 16)
+_LONGEST_WAIT = 300
 
 LOG_IN = "log in with: hf auth login (or set HF_TOKEN)"
 
@@ -32,6 +40,29 @@ def explained(fault: Exception, missing: str) -> str:
     if isinstance(cause, Exception):
         return f"{one_line(fault)} {explained(cause, missing)}"
     return one_line(fault)
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """The result of a call of the hub's client, which is repeated as long as the hub is busy: hours of work may depend on it."""
+    for wait in _WAITS:
+        try:
+            return call()
+        except Exception as fault:  # of the hub's client and of the network
+            response = _response_of(fault)
+            if response is None or response.status_code not in _BUSY:
+                raise
+            asked = response.headers.get("Retry-After") or ""
+            time.sleep(min(int(asked), _LONGEST_WAIT) if asked.isdecimal() else wait)
+    return call()
+
+
+def _response_of(fault: Optional[BaseException]) -> Any:
+    """The hub's answer that a fault, or what caused it, is about; None: it is about something else."""
+    from huggingface_hub import errors
+
+    while fault is not None and not isinstance(fault, errors.HfHubHTTPError):
+        fault = fault.__cause__
+    return None if fault is None else fault.response
 
 
 def strange_answer(why: object) -> str:

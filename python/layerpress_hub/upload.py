@@ -11,7 +11,7 @@ from typing import Any
 from layerpress_frame.faults import Fault
 from layerpress_frame.program import Report
 
-from .errors import LOG_IN, explained
+from .errors import LOG_IN, explained, patiently
 
 PLACE = "hub.push"
 
@@ -21,7 +21,7 @@ def check(repository: str, report: Report) -> dict[str, Any]:
     from huggingface_hub import HfApi
 
     try:
-        return {"user": HfApi(library_name="layerpress").whoami().get("name", "")}
+        return {"user": patiently(HfApi(library_name="layerpress").whoami).get("name", "")}
     except Exception as fault:  # of the hub's client and of the network
         raise Fault(f"{repository}: {explained(fault, '')}; nothing was done", PLACE) from None
 
@@ -46,12 +46,12 @@ def upload(folder: str, repository: str, private: bool, report: Report) -> dict[
     api = HfApi(library_name="layerpress")
     message = "Upload a model compressed by Layerpress"
     try:
-        api.create_repo(repository, private=private, exist_ok=True)
+        patiently(lambda: api.create_repo(repository, private=private, exist_ok=True))
         if Path(folder).is_file():
-            api.upload_file(repo_id=repository, path_or_fileobj=folder, path_in_repo=Path(folder).name, commit_message=message)
+            patiently(lambda: api.upload_file(repo_id=repository, path_or_fileobj=folder, path_in_repo=Path(folder).name, commit_message=message))
         else:
-            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message,
-                              delete_patterns=stale(api.list_repo_files(repository), folder))
+            earlier = stale(patiently(lambda: api.list_repo_files(repository)), folder)
+            patiently(lambda: api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, delete_patterns=earlier))
     except Exception as fault:  # of the hub's client, of the network, of the disk
         missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
         raise Fault(f"{repository}: {explained(fault, missing)}", PLACE) from None

@@ -152,6 +152,15 @@ def test_push(options, private, hub, variables, results, rounding, model):
 
 
 @pytest.mark.nightly
+def test_a_busy_hub_is_asked_again(hub, variables, results, rounding):
+    busy = [r"GET /api/models/org/name.*", r"GET .*/config\.json", r"GET .*/model\.safetensors", r"GET /api/whoami-v2", r"POST /api/repos/create",
+            r"POST .*/preupload/main", r"POST .*/commit/main"]
+    hub.faults |= dict.fromkeys(busy, "busy")
+    out = program.oneshot("org/name", results / "out", "--download", "--push", "me/result", *rounding, env=variables)
+    assert hub.faults == {} and hub.models["me/result"]["model.safetensors"] == (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.nightly
 def test_push_replaces_weights_of_another_layout(hub, variables, results, rounding, model):
     hub.models["me/result"] = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "notes.md": b"mine",
                                "adapter/adapter_model.safetensors": b"mine"}

@@ -15,7 +15,7 @@ LARGE = (".safetensors", ".bin", ".onnx")  # stored by Git LFS
 
 class LocalHub:
     """Repositories by id: {file name: bytes}. `faults` says what goes wrong: a request's "METHOD path" (a regular expression) to
-    an answer's status, to "cut", which ends the answer in the middle, once, or to the bytes that are answered."""
+    an answer's status, to "busy" (429) or "cut" (the answer ends in the middle), each once, or to the bytes that are answered."""
 
     def __init__(self):
         self.models, self.private, self.objects = {}, {}, {}
@@ -82,6 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
             if re.fullmatch(pattern, f"{self.command} {path}"):
                 if isinstance(fault, bytes):
                     return self.answer(fault)
+                if fault == "busy":
+                    del self.hub.faults[pattern]
+                    return self.json({"error": "too many requests"}, 429, Retry_After="1")
                 if fault not in ("cut", "damaged"):
                     return self.json({"error": f"as the test wants, for {self.headers.get('Authorization')}"}, fault)
                 del self.hub.faults[pattern]

@@ -135,6 +135,7 @@ void require_own_files(const InspectOptions& options) {
   const OneshotOptions& run = options.run;
   run::require_own_file(run, "--svg", options.svg);
   run::require_own_file(run, "--dot", options.dot);
+  require_own_file("--dot", options.dot, {{"the file of --svg", options.svg}}, {});
   if (options.sensitivity) run::require_own_file(run, "--summary", run.summary);
 }
 

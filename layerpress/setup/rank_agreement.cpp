@@ -35,11 +35,14 @@ Json fingerprint(const fs::path& path) {
   return {{"size", file->size()}, {"checksum", checksum.text()}};
 }
 
-/// Whether text becomes other tokens if the file is another one; a licence says nothing of the model.
+/// Whether text or images become something else if the file is another one.
 bool is_read(const fs::path& companion) {
-  static const std::set<std::string> kKinds = {".json", ".jinja", ".model", ".py", ".tiktoken", ".txt"};
+  static const std::set<std::string> kKinds = {".jinja", ".model", ".py", ".tiktoken"};
   const std::string name = companion.filename().string();
-  return kKinds.contains(companion.extension().string()) && !name.starts_with("LICENSE") && !name.starts_with("README");
+  const auto begins = [&](const char* start) { return name.starts_with(start); };
+  return kKinds.contains(companion.extension().string()) || name.ends_with("processor_config.json") ||
+         begins("tokenizer") || begins("vocab") || begins("merges") || begins("special_tokens_map") ||
+         begins("added_tokens") || begins("chat_template");
 }
 
 /// Hosts may have their own copies with different modification times, but the contents must be the same.
@@ -89,9 +92,10 @@ std::string difference_of(const Json& first, const Json& other, int rank) {
     const Json found = other.contains(name) ? other[name] : Json();
     if (found == value) continue;
     if (value.is_object() && found.is_object())
-      for (const auto& [part, inner] : value.items())
-        if (!found.contains(part) || found[part] != inner)
-          return fmt::format("{} ({}) differs between rank 0 and rank {}", name, part, rank);
+      for (const Json& parts : {value, found})
+        for (const auto& [part, inner] : parts.items())
+          if (!found.contains(part) || !value.contains(part) || found[part] != value[part])
+            return fmt::format("{} ({}) differs between rank 0 and rank {}", name, part, rank);
     const std::string a = value.dump(), b = found.dump();
     if (a.size() + b.size() > 200) return fmt::format("{} differs between rank 0 and rank {}", name, rank);
     return fmt::format("{} is {} on rank 0 and {} on rank {}", name, a, b, rank);

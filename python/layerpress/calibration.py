@@ -40,8 +40,13 @@ class Items:
 
     def _checked(self, item: Any) -> Any:
         """Refuses a batch of lists whose first tokens torch has put together, then the second ones, and so on."""
-        if self._collates and isinstance(item, list) and len(item) == 1 and getattr(item[0], "ndim", 0) == 2:
+        if self._collates and isinstance(item, list) and all(getattr(column, "ndim", 0) == 2 for column in item):
+            if len(item) > 1:
+                raise DataError(f"[python.dataset] the data loader's batches are {len(item)} tensors without names; let its dataset give "
+                                "mappings with input_ids and attention_mask")
             return {"input_ids": item[0]}  # of a dataset of one tensor
+        if isinstance(item, (list, tuple)) and item and all(isinstance(text, str) for text in item):
+            return {self._column: list(item)}
         if self._collates and isinstance(item.get("input_ids") if hasattr(item, "keys") else item, list):
             raise DataError("[python.dataset] the data loader's default collate_fn turns lists of token ids around; let its dataset give tensors, or "
                             "pass the rows themselves")
@@ -262,22 +267,28 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
 
 def one_file(given: Any, name: str, options: dict[str, Any]) -> Any:
     """The file, where the datasets package takes files by split or in a list; anything else as it is."""
-    if isinstance(given, dict) and given and all(isinstance(value, (str, os.PathLike)) or _are_files(value) for value in given.values()):
+    if isinstance(given, dict) and given and all(isinstance(value, (str, os.PathLike)) or _are_names(value, name) for value in given.values()):
         split, text = _wanted_split(options), (options.get("dataset_split") or "train").strip()
         if split.name not in given:
             raise UsageError(f"[python.oneshot] {name}: there is no split {split.name}; name one of {', '.join(map(str, given))}")
         options["dataset_split"] = "train" + text[len(split.name):]
         given = given[split.name]
-    if not _are_files(given):
+    if not _are_names(given, name):
         return given
     if len(given) > 1:
         raise UsageError(f"[python.oneshot] {name}: {len(given)} files; pass one, a folder, or the rows of all")
-    return given[0]
+    return next(iter(given))
 
 
-def _are_files(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(
-        isinstance(entry, (str, os.PathLike)) and os.path.isfile(entry) for entry in value)
+_DATA = (".csv", ".json", ".jsonl", ".parquet", ".safetensors", ".txt")
+
+
+def _are_names(value: Any, name: str) -> bool:
+    """Whether these are names of files and not texts, also of files that are not there: what ends like one, or exists."""
+    if not isinstance(value, (list, tuple, set, frozenset)) or not value or not all(isinstance(entry, (str, os.PathLike)) for entry in value):
+        return False
+    return name == "dataset_path" or all(
+        isinstance(entry, os.PathLike) or entry.endswith(_DATA) or os.path.isabs(entry) and os.path.exists(entry) for entry in value)
 
 
 def _wanted_split(options: dict[str, Any]) -> Any:
@@ -311,6 +322,9 @@ def _apart(items: Iterable[Any], column: str) -> Iterator[Any]:
     """Rows; the batches of a loader are taken apart, unless they have images, whose parts only a processor knows."""
     for item in items:
         ids, texts = (item.get(name) if hasattr(item, "keys") else None for name in ("input_ids", column))
+        if isinstance(item, (list, tuple)) and item and all(hasattr(row, "keys") and {"input_ids", column} & set(row.keys()) for row in item):
+            yield from item
+            continue
         if ids is None and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
             yield from texts
             continue

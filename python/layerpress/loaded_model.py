@@ -29,9 +29,9 @@ def is_model(value: Any) -> bool:
 
 def code_folder(model: Any) -> Optional[Path]:
     """Where the Python code is that came with the model's checkpoint (trust_remote_code); None for a class of transformers."""
-    module = type(model).__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file).parent if file and module.startswith("transformers_modules.") else None
+    modules = (kind.__module__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers_modules."))
+    file = getattr(sys.modules.get(next(modules, "")), "__file__", None)
+    return Path(file).parent if file else None
 
 
 def _class_name(model: Any) -> str:
@@ -78,8 +78,9 @@ class LoadedModel:
                     tokenizer = self.tokenizer()
             _save_companions(self.model, tokenizer, output)
             if (code := code_folder(self.model)) is not None:
-                for file in code.glob("[!_]*.py"):
-                    shutil.copyfile(file, output / file.name)
+                for file in code.glob("*.py"):
+                    if file.name != "__init__.py":  # of the cache of modules
+                        shutil.copyfile(file, output / file.name)
         before, after = _config(self.model), _config_of_result(self.model, output)
         if _is_untied(before, after) or _is_untied(self.model.config.to_dict(), after):
             _untie(self.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -24,8 +25,30 @@ def init_dist(timeout: int = 600) -> _native.Distributed:
             import torch.distributed
 
             if not torch.distributed.is_initialized():
-                torch.distributed.init_process_group("gloo")
+                torch.distributed.init_process_group("gloo", **_meeting(_ranks))
+                atexit.register(_leave)
     return _ranks
+
+
+def _leave() -> None:
+    """Threads of a process group that outlive the interpreter abort the process, which would end with an error after its work is done."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _meeting(ranks: Any) -> dict[str, Any]:
+    """Where processes of torch.distributed meet: torchrun's store, or, because ours has MASTER_PORT otherwise, one of their own."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return {}
+    from torch.distributed import TCPStore
+
+    address = os.environ["MASTER_ADDR"]
+    own = TCPStore(address, 0, ranks.size, is_master=True, wait_for_workers=False) if ranks.is_first else None
+    port = int(ranks.all_gather_text("" if own is None else str(own.port))[0])
+    store = own or TCPStore(address, port, ranks.size, is_master=False, wait_for_workers=False)
+    return {"store": store, "rank": ranks.rank, "world_size": ranks.size}
 
 
 def current_ranks() -> Any:

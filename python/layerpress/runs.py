@@ -302,6 +302,8 @@ def _chosen_dataset(dataset: Any, path: Any, options: dict[str, Any]) -> Any:
 def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str, goes_on: bool) -> None:
     ranks = current_ranks()
     model = getattr(model, "_orig_mod", model)  # of a model that torch.compile returned
+    if is_model(model) and code_folder(model) is not None:
+        options.setdefault("trust_remote_code", True)  # this process runs the code already
     earlier = result_of(model) if goes_on and is_in_memory(model) else None
     if isinstance(model, (str, os.PathLike)):
         revision = own["model_revision"]
@@ -330,8 +332,6 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         request.writes = ranks.is_first
     else:
         request.loaded = LoadedModel(model, bool(options.get("download")))
-        if code_folder(model) is not None:
-            options.setdefault("trust_remote_code", True)  # this process runs the code already
         request.model = request.loaded.name
     if is_in_memory(model) and options.get("push"):
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "

@@ -12,8 +12,8 @@ import layerpress
 
 RECIPE = QuantizationModifier(scheme="FP8_DYNAMIC", targets="Linear", ignore=["lm_head"])
 CONFIG = "from transformers import LlamaConfig\n\n\nclass OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
-MODEL = ("from transformers import LlamaForCausalLM\n\nfrom .configuration_own import OwnConfig\n\n\n"
-         "class OwnForCausalLM(LlamaForCausalLM):\n    config_class = OwnConfig\n")
+MODEL = ("from transformers import LlamaForCausalLM\n\nfrom .configuration_own import OwnConfig\n"
+         "from ._parts import Part\n\n\nclass OwnForCausalLM(Part, LlamaForCausalLM):\n    config_class = OwnConfig\n")
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,7 @@ def folder(tmp_path_factory):
     folder = tiny_models.save(tmp_path_factory.mktemp("own") / "model", dtype=torch.bfloat16)
     (folder / "configuration_own.py").write_text(CONFIG)
     (folder / "modeling_own.py").write_text(MODEL)
+    (folder / "_parts.py").write_text("class Part:\n    pass\n")
     names = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     tiny_models.rewrite_config(folder, lambda config: config.update(model_type="own", architectures=["OwnForCausalLM"], auto_map=names))
     return folder
@@ -37,6 +38,12 @@ def test_code_of_the_checkpoint(folder, tmp_path):
     model.save_pretrained(tmp_path / "saved")
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True, dtype="auto")
     assert type(again).__name__ == "OwnForCausalLM"
+    head = QuantizationModifier(scheme="FP8_DYNAMIC", targets=["lm_head"], ignore=[])
+    layerpress.oneshot(model=model, recipe=head, output_dir=tmp_path / "second", progress=False)
+    assert "lm_head.weight_scale" in tiny_models.tensors(tmp_path / "second")
+    derived = type("Derived", (type(again),), {"__module__": "__main__"}).from_pretrained(folder, dtype="auto")
+    layerpress.oneshot(model=derived, recipe=RECIPE, output_dir=tmp_path / "derived", progress=False)
+    assert (tmp_path / "derived" / "_parts.py").exists()
 
 
 class Extended(transformers.LlamaForCausalLM):

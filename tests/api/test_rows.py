@@ -107,7 +107,9 @@ def test_files_by_split(model, tmp_path):
     tokens = tmp_path / "tokens.safetensors"
     assert tokens_of(model, by_split, tmp_path, dataset_split="validation[1:]") == [[2, 2], [2, 3]]
     for wrong, message in (({"dataset": by_split, "dataset_split": "test"}, "no split test; name one of train, validation"),
-                           ({"dataset": list(by_split.values())}, "2 files; pass one"), ({"dataset": {"train": 7}}, "is no dataset")):
+                           ({"dataset": list(by_split.values())}, "2 files; pass one"), ({"dataset": {"train": 7}}, "is no dataset"),
+                           ({"dataset": [by_split["train"], "nope.jsonl"]}, "2 files; pass one"), ({"dataset": ["nope.jsonl"]}, "nope.jsonl"),
+                           ({"dataset": {"train": ["nope.jsonl"]}}, "nope.jsonl"), ({"dataset": {"/nope/a*.jsonl"}}, "nope/a")):
         with pytest.raises(layerpress.Error, match=message):
             layerpress.prepare(model, wrong.pop("dataset"), tokens, **wrong)
 
@@ -117,8 +119,15 @@ def test_batches_of_a_loader(model, tmp_path):
     from torch import tensor
     from torch.utils.data import DataLoader, TensorDataset
 
+    import layerpress
+
     assert tokens_of(model, DataLoader(TensorDataset(tensor([[1, 2], [3, 4], [5, 6]])), batch_size=2), tmp_path) == [[1, 2], [3, 4], [5, 6]]
     texts = [{"text": f"w{index}"} for index in range(1, 4)]
+    assert tokens_of(model, DataLoader([text["text"] for text in texts], batch_size=2), tmp_path) == [[1], [2], [3]]
+    assert tokens_of(model, DataLoader(texts, batch_size=2, collate_fn=lambda rows: rows), tmp_path) == [[1], [2], [3]]
+    ids = tensor([[1, 2], [3, 4]])
+    with pytest.raises(layerpress.DataError, match="2 tensors without names"):
+        tokens_of(model, DataLoader(TensorDataset(ids, ids), batch_size=2), tmp_path)
     assert tokens_of(model, DataLoader(texts, batch_size=2), tmp_path) == [[1], [2], [3]]
     assert tokens_of(model, Dataset.from_list(texts).batch(2), tmp_path) == [[1], [2], [3]]
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support import program
+from support.ranked_runs import free_port
 
 SCRIPT = """
 import sys
@@ -180,3 +181,35 @@ def test_a_second_call_on_ranks_goes_on_from_the_first(model, tmp_path):
     assert dtypes["model.layers.1.mlp.up_proj.weight"] == "torch.float8_e4m3fn" and dtypes["model.layers.1.self_attn.q_proj.weight"] == "torch.int8"
     for rank in (0, 1):
         assert re.search(rf"rank {rank}: .*was changed after it was compressed", said), said
+
+
+ENDS = """
+import torch
+from layerpress import init_dist
+
+ranks, sum_of = init_dist(60), torch.tensor([1.0])
+torch.distributed.all_reduce(sum_of)
+print(f"rank {ranks.rank} of {int(sum_of)}")
+"""
+WAYS = {"by hand": ("RANK", "LOCAL_RANK", "WORLD_SIZE"), "Slurm": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_that_torchrun_did_not_start(way, tmp_path):
+    """torch.distributed works, too, and has a port of its own."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    names = WAYS[way]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(program.PROGRAM.parent / "python")}
+    started = [subprocess.Popen([sys.executable, tmp_path / "ends.py"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, **meeting, names[0]: str(rank), names[1]: str(rank), names[2]: "2"}) for rank in (0, 1)]
+    said = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert all(f"rank {rank} of 2" in text for rank, text in enumerate(said))
+
+
+@pytest.mark.nightly
+def test_scripts_that_only_end(tmp_path):
+    """Threads of torch.distributed aborted three of five such scripts."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    for _ in range(6):
+        run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "ends.py")])

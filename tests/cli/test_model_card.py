@@ -98,7 +98,7 @@ def test_measured_quality(tmp_path):
     measure = ("eval", tmp_path / "out", "--dataset", data, "--reference", model)
     assert "warning: [options]" not in program.run(*measure).errors
     other = tiny_models.save(tmp_path / "other", seed=7)
-    assert f"{other} is not the model that {tmp_path / 'out'} was made of" in program.run(*measure[:-1], other).errors
+    assert f"{other} stores other weights than the model that {tmp_path / 'out'} was made of" in program.run(*measure[:-1], other).errors
     assert file.read_text() == before
     for _ in range(2):
         figures = program.run(*measure, "--card").json()

@@ -35,6 +35,7 @@ def test_files_of_inspect(inputs, tmp_path):
     measured = ["--sensitivity", "--schemes", "W4A16", "--dataset", rows]
     for options, what in ((["--dot", folder / "config.json"], "a file of the model"),
                           (["--svg", folder / "model.safetensors"], "a file of the model"),
+                          (["--svg", tmp_path / "a", "--dot", f"{tmp_path}/./a"], "the file of --svg"),
                           ([*measured, "--summary", folder / "config.json"], "a file of the model"),
                           ([*measured, "--summary", rows], "the dataset")):
         program.fails("inspect", folder, *options, code=2, fragments=[f"would be written over {what}"])

@@ -74,6 +74,9 @@ def test_another_tokenizer(name, exact, results, tmp_path):
         (folder / name).write_text(text)
     run = RankedRun(2, None, results / "out", *exact.solving, *LIMIT, model_of=lambda rank: models[rank])
     refused(run, results, "rank 1", name)
+    (models[0] / name).unlink()  # only one has it
+    run = RankedRun(2, None, results / "out", *exact.solving, *LIMIT, model_of=lambda rank: models[rank])
+    refused(run, results, "rank 1", name)
 
 
 @pytest.mark.parametrize("option", ["--resume", "--overwrite", "--dry-run"])

@@ -163,6 +163,23 @@ TEST_F(Tokenizer, SaysWhereLlamaCppAddsTokensThatTokenizerJsonDoesNotAdd) {
   tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {first, text}}};
   write("tokenizer.json", tokenizer);
   EXPECT_TRUE(tokenizer_keys(folder_.path(), 7, "my model").notes.empty());
+  const Json other = {{"SpecialToken", {{"id", "<unk>"}}}};
+  for (const Json& single : {Json{first, other, text}, Json{other, text}, Json{first, text, other}}) {
+    tokenizer["post_processor"]["single"] = single;
+    write("tokenizer.json", tokenizer);
+    const auto notes = tokenizer_keys(folder_.path(), 7, "my model").notes;
+    ASSERT_EQ(notes.size(), 1) << single;
+    EXPECT_NE(notes.front().find("<unk> around texts, of which llama.cpp adds"), std::string::npos) << notes.front();
+  }
+}
+
+TEST_F(Tokenizer, SaysWhichAddedTokensAreLookedForInNormalizedText) {
+  Json tokenizer = byte_fallback();
+  tokenizer["added_tokens"].push_back({{"id", 7}, {"content", "<tool>"}, {"normalized", true}});
+  write("tokenizer.json", tokenizer);
+  const auto notes = tokenizer_keys(folder_.path(), 8, "my model").notes;
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_NE(notes.front().find("(such as \"<tool>\") before it normalizes"), std::string::npos) << notes.front();
 }
 
 TEST_F(Tokenizer, StripsBehindTokensOfPhi3AsLlamaCppDoes) {

@@ -54,6 +54,7 @@ std::string template_end(const Json& part) {
 /// Whether tokenizer.json puts the given tokens around a text; nothing where it does not say.
 struct Ends {
   std::optional<bool> begins{}, ends{};
+  std::vector<std::string> around{};  ///< all special tokens that it puts around a text
 };
 
 Ends ends_of_texts(const Json& tokenizer, const std::string& first, const std::string& last) {
@@ -70,10 +71,16 @@ Ends ends_of_texts(const Json& tokenizer, const std::string& first, const std::s
     if (type != "TemplateProcessing") continue;
     const auto parts = json_get<std::vector<Json>>(step, "single", "tokenizer.json");
     if (parts.size() < 2) continue;
+    for (const Json& part : parts)
+      if (const std::string token = template_end(part); !token.empty()) result.around.push_back(token);
     if (const std::string token = template_end(parts.front()); !token.empty()) result.begins = token == first;
     if (const std::string token = template_end(parts.back()); !token.empty()) result.ends = token == last;
   }
   return result;
+}
+
+std::string join_ends(const std::string& first, const std::string& last) {
+  return first + (first.empty() || last.empty() ? "" : " and ") + last;
 }
 
 bool config_flag(const TokenizerFiles& files, const char* key, bool otherwise) {
@@ -148,6 +155,14 @@ std::string add_special_tokens(const TokenizerFiles& files, const Vocabulary& vo
   std::vector<std::string> added;
   if (adds_first && !said.begins) added.push_back(text("bos") + " before");
   if (adds_last && !said.ends) added.push_back(text("eos") + " behind");
+  if (const std::size_t known = static_cast<std::size_t>(adds_first) + static_cast<std::size_t>(adds_last);
+      said.around.size() > known)
+    return fmt::format(
+        "tokenizer.json puts {} around texts, of which llama.cpp adds at most one bos and one eos token, here {}; put "
+        "the "
+        "others into the chat template or the prompt",
+        join(said.around),
+        known == 0 ? "none" : join_ends(adds_first ? text("bos") : "", adds_last ? text("eos") : ""));
   if (files.tokenizer.empty() || added.empty()) return "";
   return fmt::format(
       "llama.cpp puts {} texts, as tokenizer_config.json says; tokenizer.json does not, so that calibration and "

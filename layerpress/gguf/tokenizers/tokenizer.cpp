@@ -160,6 +160,18 @@ Metadata from_sentencepiece(const TokenizerFiles& files, const std::filesystem::
   return metadata;
 }
 
+/// Added tokens that are looked for in the normalized text, as those that users add are; llama.cpp looks for all in the text as it is.
+std::string normalized_note(const Json& tokenizer) {
+  if (!json_has(tokenizer, "normalizer")) return "";
+  for (const Json& token : json_get_or<std::vector<Json>>(tokenizer, "added_tokens", kTokenizerFile, {}))
+    if (json_get_or<bool>(token, "normalized", kTokenizerFile, false))
+      return fmt::format(
+          "llama.cpp looks for added tokens (such as {}) before it normalizes a text, tokenizer.json behind that "
+          "(normalized), so that texts with them may get other token ids",
+          shortened(token.value("content", Json())));
+  return "";
+}
+
 /// What llama.cpp does not do around added tokens; "": nothing. It strips spaces behind them in models whose name says Phi 3.
 std::string stripping_note(const Json& tokenizer, const std::string& name) {
   bool behind = false, others = false;
@@ -229,6 +241,7 @@ TokenizerKeys tokenizer_keys(const std::filesystem::path& model_folder, std::int
                     "in a model whose name says so",
                     keys.name));
   keys.notes.push_back(stripping_note(files.tokenizer, keys.name));
+  keys.notes.push_back(normalized_note(files.tokenizer));
   std::erase(keys.notes, "");
   return keys;
 }

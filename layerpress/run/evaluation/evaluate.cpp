@@ -332,11 +332,11 @@ void warn_of_other_original(const EvaluateOptions& options, const setup::OpenedM
   const Json run = output::RunFolder::run_of_output(options.model);
   const Json made_of = run.is_object() ? run.value("model", Json()) : Json();
   if (!made_of.is_object() || !made_of.contains("weights")) return;
-  if (made_of["weights"] != setup::identity_of_model(reference)["weights"])
-    control.message(LogLevel::kWarning,
-                    fmt::format("[options] --reference: {} is not the model that {} was made of, so the "
-                                "differences are not those of its compression",
-                                options.reference, options.model));
+  if (made_of["weights"] == setup::identity_of_model(reference)["weights"]) return;
+  control.message(LogLevel::kWarning,
+                  fmt::format("[options] --reference: {} stores other weights than the model that {} was made of; if "
+                              "their values differ, too, the differences are not those of its compression",
+                              options.reference, options.model));
 }
 
 Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& control) {

@@ -172,9 +172,9 @@ class GgufTarget final : public Target {
     const auto* architecture = gguf::find_value<std::string>(source, "general.architecture");
     if (architecture != nullptr && *architecture != architecture_.name)
       throw CheckpointError(
-          "[target.gguf] the source is the text part of a model for images ({}), which a GGUF made of it would no "
-          "longer "
-          "be; make it from the original checkpoint",
+          "[target.gguf] the source is the text part of a model for images ({}), which a GGUF made of it would not be "
+          "any "
+          "more; make it from the original checkpoint",
           *architecture);
     for (const auto& [key, value] : source) {
       const bool own = key.starts_with(architecture_.name + ".") || key.starts_with("layerpress.") ||

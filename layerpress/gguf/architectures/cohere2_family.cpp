@@ -18,8 +18,7 @@ Architecture cohere2_architecture(ModelConfig& config) {
   made.number("logit_scale", "logit_scale", 0.0625);
   if (config.has("vision_config") && config.number("logit_scale", 0.0625) != 1)
     made.note(
-        "llama.cpp multiplies logits by logit_scale, as transformers does for the text model alone, but not for the "
-        "model "
+        "llama.cpp multiplies logits by logit_scale; transformers does so for the text model alone, not for the model "
         "with images");
   made.count("attention.sliding_window", "sliding_window", 4096);
   made.set("vocab_size", config.count("vocab_size"));

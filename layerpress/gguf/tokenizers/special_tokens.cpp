@@ -159,8 +159,7 @@ std::string add_special_tokens(const TokenizerFiles& files, const Vocabulary& vo
       said.around.size() > known)
     return fmt::format(
         "tokenizer.json puts {} around texts, of which llama.cpp adds at most one bos and one eos token, here {}; put "
-        "the "
-        "others into the chat template or the prompt",
+        "the others into the chat template or the prompt",
         join(said.around),
         known == 0 ? "none" : join_ends(adds_first ? text("bos") : "", adds_last ? text("eos") : ""));
   if (files.tokenizer.empty() || added.empty()) return "";

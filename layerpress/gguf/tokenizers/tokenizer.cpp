@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <utility>
 
 #include "layerpress/gguf/tokenizers/pre_tokenizers.h"
@@ -160,9 +161,18 @@ Metadata from_sentencepiece(const TokenizerFiles& files, const std::filesystem::
   return metadata;
 }
 
+/// Whether a normalizer, or one of a sequence, makes other characters of spaces or letters that added tokens may have.
+bool changes_tokens(const Json& normalizer) {
+  static const std::set<std::string> kKinds = {"Lowercase", "Prepend", "Replace", "Strip", "BertNormalizer"};
+  if (!normalizer.is_object()) return false;
+  if (kKinds.contains(normalizer.value("type", ""))) return true;
+  const Json steps = normalizer.value("normalizers", Json::array());
+  return std::any_of(steps.begin(), steps.end(), changes_tokens);
+}
+
 /// Added tokens that are looked for in the normalized text, as those that users add are; llama.cpp looks for all in the text as it is.
 std::string normalized_note(const Json& tokenizer) {
-  if (!json_has(tokenizer, "normalizer")) return "";
+  if (!changes_tokens(tokenizer.value("normalizer", Json()))) return "";
   for (const Json& token : json_get_or<std::vector<Json>>(tokenizer, "added_tokens", kTokenizerFile, {}))
     if (json_get_or<bool>(token, "normalized", kTokenizerFile, false))
       return fmt::format(

@@ -40,7 +40,7 @@ class Items:
 
     def _checked(self, item: Any) -> Any:
         """Refuses a batch of lists whose first tokens torch has put together, then the second ones, and so on."""
-        if self._collates and isinstance(item, list) and all(getattr(column, "ndim", 0) == 2 for column in item):
+        if self._collates and isinstance(item, list) and item and all(getattr(column, "ndim", 0) == 2 for column in item):
             if len(item) > 1:
                 raise DataError(f"[python.dataset] the data loader's batches are {len(item)} tensors without names; let its dataset give "
                                 "mappings with input_ids and attention_mask")

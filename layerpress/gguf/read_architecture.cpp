@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "layerpress/base/text.h"
@@ -93,12 +94,13 @@ void check_made(const FileFacts& file, const Architecture& made) {
 }
 
 /// The text part of a model for images as the model that it is without any: text has one position on all axes, and nothing is added
-/// to its first layers.
-FileFacts of_text_alone(FileFacts file) {
+/// to its first layers. Nothing for other models.
+std::optional<FileFacts> of_text_alone(const FileFacts& given) {
   static const std::map<std::string, std::string> kText = {
       {"qwen2vl", "qwen2"}, {"qwen3vl", "qwen3"}, {"qwen3vlmoe", "qwen3moe"}};
-  const auto found = kText.find(file.architecture);
-  if (found == kText.end()) return file;
+  const auto found = kText.find(given.architecture);
+  if (found == kText.end()) return std::nullopt;
+  FileFacts file = given;
   const std::string prefix = std::exchange(file.architecture, found->second) + ".";
   std::erase_if(file.metadata, [&](const auto& entry) {
     return entry.first == prefix + "rope.dimension_sections" || entry.first == prefix + "n_deepstack_layers";
@@ -113,7 +115,8 @@ bool of_activations(const std::string& tensor) { return tensor.ends_with(".input
 }  // namespace
 
 ReadArchitecture read_architecture(const FileFacts& given) {
-  const FileFacts file = of_text_alone(given);
+  const std::optional<FileFacts> text = of_text_alone(given);
+  const FileFacts& file = text ? *text : given;
   const Family& family = family_of(file);
   ModelConfig config(file, family.model_type);
   ReadArchitecture read{.config = {}, .architecture = family.make(config)};

@@ -219,17 +219,21 @@ std::optional<gguf::Metadata> keys_of(const setup::OpenedModel& model) {
   return keys;
 }
 
-/// The files beside the weights that readers parse. `source`: null, or the model whose other files belong to the result, too.
-void check_companions(const checkpoint::Checkpoint& stored, const checkpoint::Checkpoint* source,
-                      verification::Findings& findings) {
-  if (!stored.directory().empty())
-    for (const std::filesystem::path& file : stored.companion_files())
-      if (file.extension() == ".json" && !Json::accept(read_text_file(stored.directory() / file)))
-        findings.fault("files", file.string(), "is no JSON; copy it from the original again");
+/// The files beside the weights that readers parse.
+void check_companions(const checkpoint::Checkpoint& stored, verification::Findings& findings) {
+  if (stored.directory().empty()) return;
+  for (const std::filesystem::path& file : stored.companion_files())
+    if (file.extension() == ".json" && !Json::accept(read_text_file(stored.directory() / file)))
+      findings.fault("files", file.string(), "is no JSON; copy it from the original again");
+}
+
+/// Those of the source that belong to the result, too.
+void compare_companions(const checkpoint::Checkpoint& stored, const checkpoint::Checkpoint& source,
+                        verification::Findings& findings) {
   std::error_code failure;
-  if (source == nullptr || source->directory().empty() || stored.directory().empty()) return;
+  if (source.directory().empty() || stored.directory().empty()) return;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "preprocessor_config.json"})
-    if (std::filesystem::exists(source->directory() / name, failure) &&
+    if (std::filesystem::exists(source.directory() / name, failure) &&
         !std::filesystem::exists(stored.directory() / name, failure))
       findings.warning("files", name, "is missing, but the source has it");
 }
@@ -242,7 +246,7 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   if (changes.unknown)
     findings.warning("source", options.model,
                      "its recipe does not tell how it changes weights, so that values are not compared");
-  check_companions(*model.stored, source.stored.get(), findings);
+  compare_companions(*model.stored, *source.stored, findings);
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   excuse_faithful(comparison, findings);
   if (const auto keys = model.file_metadata ? keys_of(source) : std::nullopt)
@@ -295,7 +299,7 @@ Json checked(const VerifyOptions& options, const RunControl& control) {
   if (const auto model = opened(options.model, options, control, findings)) {
     const verification::Subject subject{*model->stored, model->quantized, model->traced};
     check_other_files(*model->stored, findings);
-    check_companions(*model->stored, nullptr, findings);
+    check_companions(*model->stored, findings);
     verification::check_config(subject, findings);
     verification::check_attentions(*model, findings);
     verification::check_fused(subject, findings);

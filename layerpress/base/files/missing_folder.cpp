@@ -10,6 +10,15 @@
 
 namespace layerpress {
 namespace fs = std::filesystem;
+namespace {
+
+/// Wherever links lead. Alone, weakly_canonical() leaves the bare name of a file that is not there as it is.
+fs::path real_place(const fs::path& path) {
+  std::error_code failure;
+  return fs::weakly_canonical(fs::absolute(path, failure), failure);
+}
+
+}  // namespace
 
 void require_writable(std::string_view option, const fs::path& path) {
   if (can_be_written(path)) return;
@@ -23,11 +32,6 @@ void require_writable(std::string_view option, const fs::path& path) {
                      hint.starts_with("did") ? hint : "create it or choose another");
   }
   throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
-}
-
-fs::path real_place(const fs::path& path) {
-  std::error_code failure;
-  return fs::weakly_canonical(fs::absolute(path, failure), failure);  // which leaves a new file's bare name as it is
 }
 
 bool lies_in(const fs::path& path, const fs::path& folder) {

@@ -253,8 +253,7 @@ void DecoderArchitecture::rope_axes_key(const std::vector<std::int32_t>& otherwi
 /// Where an axis has fewer frequencies than turns, llama.cpp rotates the others by nothing. Those are the slowest: of Qwen 3 VL's
 /// (24, 20, 20) they turn by less than 0.11 in the whole context.
 void DecoderArchitecture::check_axes_in_turn(const std::vector<std::int32_t>& axes) const {
-  const std::int64_t features =
-      without_fraction(head_dim_ * rope_.rotated_part, "partial_rotary_factor times head_dim");
+  const std::int64_t features = rotated_features();
   const double positions = config_.number("max_position_embeddings", 0);
   for (std::int64_t i = 0; i < features / 2; ++i) {
     const double angle =
@@ -265,9 +264,11 @@ void DecoderArchitecture::check_axes_in_turn(const std::vector<std::int32_t>& ax
   }
 }
 
-void DecoderArchitecture::rotated_part_key() {
-  set("rope.dimension_count", without_fraction(head_dim_ * rope_.rotated_part, "partial_rotary_factor times head_dim"));
+std::uint32_t DecoderArchitecture::rotated_features() const {
+  return without_fraction(head_dim_ * rope_.rotated_part, "partial_rotary_factor times head_dim");
 }
+
+void DecoderArchitecture::rotated_part_key() { set("rope.dimension_count", rotated_features()); }
 
 /// By what each frequency is divided: nothing for short wavelengths, `factor` for long ones, a blend between them.
 void DecoderArchitecture::llama3_factors() {

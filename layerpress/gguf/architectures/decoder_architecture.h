@@ -98,6 +98,7 @@ class DecoderArchitecture {
   void state_layer_types(bool (*otherwise)(std::int64_t layer));
   void llama3_factors();
   void yarn_range_keys();
+  std::uint32_t rotated_features() const;
   void check_axes_in_turn(const std::vector<std::int32_t>& axes) const;
 
   ModelConfig& config_;

@@ -24,12 +24,11 @@ void state_scaling(DecoderArchitecture& made) {
   constexpr const char* kRounds = "rope.scaling.truncate";
   ModelConfig& config = made.config();
   Json scaling = config.has("rope_scaling") ? config.object("rope_scaling") : Json{{"rope_type", "default"}};
-  const bool stretches = made.rope().kind == "yarn";
-  if (config.file() == nullptr && stretches && made.rope().parameters.value("truncate", Json(true)) != Json(false))
-    made.set(kRounds, true);
-  if (config.file() != nullptr && stretches) {
-    scaling["truncate"] = made.reads(kRounds) && config.file()->value(kRounds) == Json(true);
-    if (scaling["truncate"] == true) made.set(kRounds, true);
+  if (made.rope().kind == "yarn") {
+    const bool rounds = config.file() != nullptr ? config.file()->value(kRounds) == Json(true)
+                                                 : made.rope().parameters.value("truncate", Json(true)) != Json(false);
+    if (rounds) made.set(kRounds, true);
+    scaling["truncate"] = rounds;
   }
   config.state("rope_scaling", std::move(scaling));
 }

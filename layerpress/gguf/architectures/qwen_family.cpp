@@ -1,4 +1,5 @@
-// Qwen 2 and 3, dense and with experts, and the text parts of their models for images; Qwen 3 Next and 3.5, most of whose layers have a gated delta rule in place of attention.
+// Qwen 2 and 3, dense and with experts, and the text parts of their models for images; Qwen 3 Next and 3.5, most of whose layers have
+// a gated delta rule in place of attention.
 #include <algorithm>
 #include <utility>
 

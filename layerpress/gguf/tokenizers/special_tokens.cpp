@@ -79,10 +79,6 @@ Ends ends_of_texts(const Json& tokenizer, const std::string& first, const std::s
   return result;
 }
 
-std::string join_ends(const std::string& first, const std::string& last) {
-  return first + (first.empty() || last.empty() ? "" : " and ") + last;
-}
-
 bool config_flag(const TokenizerFiles& files, const char* key, bool otherwise) {
   const auto found = files.tokenizer_config.find(key);
   return found != files.tokenizer_config.end() && found->is_boolean() ? found->get<bool>() : otherwise;
@@ -155,13 +151,14 @@ std::string add_special_tokens(const TokenizerFiles& files, const Vocabulary& vo
   std::vector<std::string> added;
   if (adds_first && !said.begins) added.push_back(text("bos") + " before");
   if (adds_last && !said.ends) added.push_back(text("eos") + " behind");
-  if (const std::size_t known = static_cast<std::size_t>(adds_first) + static_cast<std::size_t>(adds_last);
-      said.around.size() > known)
+  std::vector<std::string> ends;
+  if (adds_first) ends.push_back(text("bos"));
+  if (adds_last) ends.push_back(text("eos"));
+  if (said.around.size() > ends.size())
     return fmt::format(
         "tokenizer.json puts {} around texts, of which llama.cpp adds at most one bos and one eos token, here {}; put "
         "the others into the chat template or the prompt",
-        join(said.around),
-        known == 0 ? "none" : join_ends(adds_first ? text("bos") : "", adds_last ? text("eos") : ""));
+        join(said.around), ends.empty() ? "none" : join(ends, " and "));
   if (files.tokenizer.empty() || added.empty()) return "";
   return fmt::format(
       "llama.cpp puts {} texts, as tokenizer_config.json says; tokenizer.json does not, so that calibration and "

@@ -18,6 +18,7 @@
 #include "layerpress/run/results/hub_transfers.h"
 #include "layerpress/setup/opening/hub.h"
 #include "layerpress/setup/opening/open_model.h"
+#include "layerpress/setup/rank_agreement.h"
 
 namespace layerpress {
 namespace {
@@ -156,6 +157,9 @@ Json measure_sensitivity(const InspectOptions& options, const RunControl& contro
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
     const RunControl own = run::control_of(control, group);
+    OneshotOptions start = options.run;
+    start.schemes = options.schemes;
+    setup::require_same_start(start, /*is_plan=*/false, group);
     run::fetch_model(options.run, group, own);
     return run::sensitivity(options.run, options.schemes, own, group);
   });

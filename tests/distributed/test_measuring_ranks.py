@@ -10,11 +10,11 @@ from support import exact_model, program, ranked_runs, tiny_models
 SCHEMES = "W4A16,FP8,NVFP4"
 
 
-def measure(ranks, model, *arguments):
-    """The output of every rank."""
+def measure(ranks, model, *arguments, own=lambda rank: []):
+    """The output of every rank; `own`: its own arguments."""
     port = ranked_runs.free_port()
     command = [program.PROGRAM, "inspect", model, "--sensitivity", "--threads", "1", *arguments]
-    processes = [subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    processes = [subprocess.Popen([str(word) for word in (*command, *own(rank))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   env={**os.environ, **ranked_runs.rank_environment(rank, ranks, port)}) for rank in range(ranks)]
     return [(process, *process.communicate(timeout=90)) for process in processes]
 
@@ -41,6 +41,15 @@ def test_one_rank_reports_a_refusal(exact):
     assert [process.returncode for process, _, _ in outcomes] == [2, 2]
     errors = [line for _, _, text in outcomes for line in text.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "W4A17" in errors[0]
+
+
+@pytest.mark.parametrize("options", [["--schemes", "W8A16"], ["--num-calibration-samples", "3"]], ids=lambda options: options[0])
+def test_ranks_with_other_options(options, exact):
+    """Found at once, not when the ranks have waited for each other."""
+    outcomes = measure(2, exact.folder, "--dataset", exact.dataset, "--timeout", "600",
+                       own=lambda rank: options if rank == 1 else ["--schemes", "W4A16"])
+    assert all(process.returncode != 0 for process, _, _ in outcomes)
+    assert any(f"{options[0]} " in text and "rank 1" in text for _, _, text in outcomes), outcomes
 
 
 def test_choice_of_two_ranks(exact, tmp_path):

@@ -251,6 +251,9 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   excuse_faithful(comparison, findings);
   if (const auto keys = model.file_metadata ? keys_of(source) : std::nullopt)
     verification::compare_keys(*model.file_metadata, *keys, findings);
+  const auto& found = findings.all();
+  if (std::none_of(found.begin(), found.end(), [](const auto& own) { return own.fault && own.check == "config"; }))
+    verification::compare_positions(model.traced.graph, source.traced.graph, model.file_metadata.has_value(), findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));
 }

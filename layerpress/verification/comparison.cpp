@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +22,9 @@ namespace {
 constexpr std::int64_t kChunk = 8 << 20;
 /// Rows and groups with a smaller share of the mean power are noise: nothing can be said of their direction.
 constexpr double kLeastPower = 1e-2;
+/// The same where a group seems small: one of few elements beside a tensor's greatest rounds to little.
+constexpr double kLeastPowerOfSmall = 0.1;
+constexpr double kHalf = 0.6;  ///< of a size, rounding included
 
 /// The share of rows that may be others: where calibration data is short, GPTQ gives up single rows.
 constexpr double kMostForeign = 0.01;
@@ -74,7 +78,7 @@ struct Sums {
   at::Tensor cosine() const { return product / (original * rounded).sqrt().clamp_min(1e-30); }
   /// How large ŵ is along w: 1 for w itself.
   at::Tensor along() const { return product / original.clamp_min(1e-30); }
-  at::Tensor weighty() const { return original.gt(kLeastPower * original.mean()); }
+  at::Tensor weighty(double least = kLeastPower) const { return original.gt(least * original.mean()); }
 };
 
 Sums sums_of(const at::Tensor& original, const at::Tensor& rounded, std::int64_t size) {
@@ -89,10 +93,11 @@ at::Tensor foreign_rows(const Sums& rows, const Limits& limits) {
   return rows.cosine().lt(limits.cosine).logical_and(rows.weighty());
 }
 
-/// Groups that are turned around or of twice the size, as with a wrong scale or zero point.
-at::Tensor suspicious_groups(const Sums& groups) {
+/// Groups that are turned around or of twice the size, or, where `finds_small`, of half of it, as with a wrong scale or zero point.
+at::Tensor suspicious_groups(const Sums& groups, bool finds_small) {
   const at::Tensor along = groups.along();
-  return along.lt(0).logical_or(along.gt(1.9)).logical_and(groups.weighty());
+  const at::Tensor found = along.lt(0).logical_or(along.gt(1.9)).logical_and(groups.weighty());
+  return finds_small ? found.logical_or(along.lt(kHalf).logical_and(groups.weighty(kLeastPowerOfSmall))) : found;
 }
 
 /// Sums over the rows of a weight, [columns].
@@ -134,6 +139,7 @@ struct ComparedWeight {
   int bits = 16;
   std::int64_t group_size = 0;  ///< divides the columns
   bool has_zero_points = false;
+  bool has_own_scales = false;  ///< groups do not share one
 };
 
 /// Of blocks of a GGUF, whose types have 2 bits and more, what 4 bits allow.
@@ -146,7 +152,9 @@ ComparedWeight described(const source::StoredWeight& weight) {
           columns,
           args ? args->num_bits : 4,
           size >= 16 && columns % size == 0 ? size : columns,
-          args && !args->symmetric};
+          args && !args->symmetric,
+          !args || args->strategy == quant::Strategy::kGroup || args->strategy == quant::Strategy::kTensorGroup ||
+              args->strategy == quant::Strategy::kChannel};
 }
 
 /// product / power; 1 where the product is negative, as of turned weights.
@@ -226,6 +234,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   ColumnSums columns;
   const bool is_fitted = change.scales_rows || change.scales_columns;
   const bool keeps_size = !is_fitted && !change.moves && !follows_original;
+  const bool finds_small = weight.has_own_scales && keeps_size && weight.bits >= (all.only_rounds ? 4 : 6);
   // A weight has one input, so that its columns have scales of norms or of a linear.
   const at::Tensor scales = change.scales_columns ? fitted_columns(original, rounded, change, chunk) : known;
   for (std::int64_t first = 0; first < weight.rows; first += chunk) {
@@ -246,7 +255,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     error += errors.sum(at::kDouble).item<double>(), own_error += sum_of_own(errors);
     own_product += sum_of_own(rows.product);
     foreign.add(others, first);
-    if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
+    if (weight.bits > 2) suspicious.add(suspicious_groups(groups, finds_small), first);
     const bool by_columns = keeps_size && weight.bits >= 4;
     if (!by_columns && !weight.has_zero_points) continue;
     const at::Tensor kept = expected.masked_fill(others, 0), kept_found = found.masked_fill(others, 0);
@@ -277,6 +286,11 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   };
   const std::string rows_off = fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
                                            weight.rows, foreign.first_row);
+  const std::int64_t groups = weight.rows * (weight.columns / std::max<std::int64_t>(1, weight.group_size));
+  const bool has_other_groups = !change.moves && !is_fitted && suspicious.count > 0;
+  const std::string groups_off =
+      fmt::format("{} of its {} groups have another sign, or twice or half the size, the first is in row {}",
+                  suspicious.count, groups, suspicious.first_row);
   if (change.prunes && zeros == elements && original.ne(0).any().item<bool>())
     findings.fault("source", module, "holds zeros only, and the source's weight does not");
   else if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
@@ -293,6 +307,9 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     findings.fault("source", module,
                    fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),
                                weight.columns, others[0].item<std::int64_t>()));
+  else if (all.only_rounds && has_other_groups &&
+           static_cast<double>(suspicious.count) > kMostDoubled * static_cast<double>(groups))
+    findings.fault("source", module, groups_off + ", which rounding does not do");
   else if (foreign.count > 0)
     findings.warning("source", module, rows_off);
   else if (relative > limits.error)
@@ -300,16 +317,8 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
                      fmt::format("differs from the source by {:.2f} of its size, moved towards the original model's "
                                  "outputs; more samples would move it less",
                                  relative));
-  else if (!change.moves && !is_fitted && suspicious.count > 0) {
-    const std::int64_t groups = weight.rows * (weight.columns / weight.group_size);
-    const std::string what =
-        fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}", suspicious.count,
-                    groups, suspicious.first_row);
-    if (all.only_rounds && static_cast<double>(suspicious.count) > kMostDoubled * static_cast<double>(groups))
-      findings.fault("source", module, what + ", which rounding does not do");
-    else
-      findings.warning("source", module, what);
-  }
+  else if (has_other_groups)
+    findings.warning("source", module, groups_off);
   return relative;
 }
 
@@ -375,6 +384,24 @@ bool is_free(const std::string& key) {
                                               "_name_or_path", "transformers_version", "dtype",
                                               "torch_dtype"};
   return kFree.count(key) != 0 || key.ends_with("_implementation");
+}
+
+bool are_near(const std::vector<double>& values, const std::vector<double>& others) {
+  constexpr double kRounding = 1e-3;
+  return std::equal(values.begin(), values.end(), others.begin(), others.end(), [](double value, double other) {
+    return std::abs(value - other) <= kRounding * std::max(std::abs(value), std::abs(other));
+  });
+}
+
+std::vector<double> values_of(const graph::Constant& constant) {
+  std::vector<double> values;
+  if (constant.dtype == "float32")
+    for (std::size_t at = 0; at + sizeof(float) <= constant.bytes.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, constant.bytes.data() + at, sizeof value);
+      values.push_back(value);
+    }
+  return values;
 }
 
 bool is_simple(const Json& value) { return value.is_number() || value.is_boolean() || value.is_string(); }
@@ -447,6 +474,30 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
   if (!result.file_metadata && !source.file_metadata)
     compare_configs(result.checkpoint->config(), source.checkpoint->config(), "", findings);
   return comparison;
+}
+
+void compare_positions(const graph::Graph& result, const graph::Graph& source, bool of_file, Findings& findings) {
+  const auto is_same = [](const graph::RopeTable& one, const graph::RopeTable& other) {
+    return are_near(one.inverse_frequencies, other.inverse_frequencies) &&
+           are_near({one.attention_scaling}, {other.attention_scaling}) &&
+           (one.long_inverse_frequencies.empty() || other.long_inverse_frequencies.empty() ||
+            are_near(one.long_inverse_frequencies, other.long_inverse_frequencies));
+  };
+  const auto has_all = [&](const std::vector<graph::RopeTable>& own, const std::vector<graph::RopeTable>& wanted) {
+    return std::all_of(wanted.begin(), wanted.end(), [&](const graph::RopeTable& table) {
+      return std::any_of(own.begin(), own.end(), [&](const graph::RopeTable& other) { return is_same(other, table); });
+    });
+  };
+  const auto is_not_another = [](const graph::Constant& one, const graph::Constant& other) {
+    return one.name != other.name || are_near(values_of(one), values_of(other));
+  };
+  const bool same_constants = std::all_of(result.constants.begin(), result.constants.end(), [&](const auto& own) {
+    return std::all_of(source.constants.begin(), source.constants.end(),
+                       [&](const auto& other) { return is_not_another(own, other); });
+  });
+  if (!same_constants || !has_all(source.rope_tables, result.rope_tables) ||
+      (!of_file && !has_all(result.rope_tables, source.rope_tables)))
+    findings.fault("config", "the rotary embedding", "turns positions by other angles than the source's");
 }
 
 }  // namespace layerpress::verification

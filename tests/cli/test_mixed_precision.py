@@ -140,6 +140,28 @@ def test_whole_models_are_measured(model, samples, results):
     assert "measured, rounded to nearest: " in card and "W4A16 alone at 4.5" in card
 
 
+def test_short_samples_are_compared(model, results, tmp_path):
+    """A first sample of one token, and no other that is long."""
+    rows = program.write_samples(tmp_path / "rows.jsonl", [[1], *([5 + row, 7, 9, 11, 13, 15, 17, 19] for row in range(30))])
+    outcome = program.run("oneshot", model, "--output", results / "out", *CHOICE, "--dataset", rows, "--target-bits", "7")
+    assert "on 241 tokens" in outcome.errors, outcome.errors
+
+
+def test_only_tokens_that_count_are_compared(model, results, tmp_path):
+    """Earlier tokens do not see later ones, so masking those is cutting them off."""
+    samples = [list(map(int, sample)) for sample in tiny_models.random_samples([40, 64, 33, 50])]
+
+    def predictions(name, rows):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        decision = choose(model, results / name, file, "--target-bits", "7", "--dtype", "fp32", "--use-loss-mask")["mixed_precision"]
+        return [kl for unit in decision["units"] for kl in unit["predicted_kl"].values()] + [decision["measured_kl"]]
+
+    masked = predictions("masked", [{"input_ids": own, "loss_mask": [int(i < 20) for i in range(len(own))]} for own in samples])
+    cut = predictions("cut", [{"input_ids": own[:20], "loss_mask": [1] * 20} for own in samples])
+    assert masked == pytest.approx(cut, rel=1e-4) and max(masked) > 0
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_head_is_rounded_in_predictions(tied, samples, results):
     """A tied one alone, and not the embedding."""

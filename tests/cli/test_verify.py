@@ -303,7 +303,59 @@ def test_larger_scales_where_nothing_but_rounding_is_allowed(made, sources, tmp_
         folder = shutil.copytree(made("dense", scheme), tmp_path / scheme)
         change(DOWN + "weight_scale", larger_scales)(folder)
         found = verified(folder, "--source", sources["dense"], code=code)
-        assert "twice the size" in str(found["faults" if code else "warnings"])
+        assert "twice or half the size" in str(found["faults" if code else "warnings"])
+
+
+@pytest.mark.parametrize("factor", [-1, 0.1, 0.5, 2, 3, 10])
+def test_scales_of_a_few_groups(factor, made, sources, tmp_path):
+    """However far they are from the right ones; GPTQ may move single groups of 4 bits far."""
+    folder = shutil.copytree(made("dense", "rounded"), tmp_path / "result")
+
+    def spoil(scale):
+        scale = scale.clone()
+        scale[:2, 0] *= factor
+        return scale
+
+    change(DOWN + "weight_scale", spoil)(folder)
+    assert [fault["where"] for fault in verified(folder, "--source", sources["dense"], code=1)["faults"]] == [(DOWN + "weight")[:-7]]
+
+
+def test_a_small_scale_of_a_row(made, sources, tmp_path):
+    folder = shutil.copytree(made("dense", "int8"), tmp_path / "result")
+
+    def shrink(scale):
+        scale = scale.clone()
+        scale[3] *= 0.1
+        return scale
+
+    change(DOWN + "weight_scale", shrink)(folder)
+    found = verified(folder, "--source", sources["dense"])
+    assert (DOWN + "weight")[:-7] in str(found["warnings"] + found["faults"])
+
+
+STRETCHED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("left", [{"rope_parameters": {"rope_theta": 10000.0}}, {"rope_parameters": None, "rope_theta": 10000.0, "rope_scaling": None}])
+def test_lost_stretching_of_positions(left, tmp_path):
+    source, out = tiny_models.save(tmp_path / "source", rope_parameters=STRETCHED, max_position_embeddings=128), tmp_path / "out"
+    program.run("oneshot", source, "--output", out, "--scheme", "FP8_DYNAMIC", "--algorithm", "rtn")
+    assert verified(out, "--source", source, code=0)["faults"] == []
+    tiny_models.rewrite_config(out, lambda config: config.update(left))
+    assert [fault["check"] for fault in verified(out, "--source", source, code=1)["faults"]] == ["config"]
+
+
+def test_lost_stretching_of_a_gguf(tmp_path):
+    source, file = tmp_path / "source", tmp_path / "model.gguf"
+    tiny_checkpoints.save(source, "byte_level_split")
+    tiny_models.save(source, vocab_size=768, intermediate_size=128, rope_parameters=STRETCHED, max_position_embeddings=128)
+    program.run("oneshot", source, "--output", file, "--scheme", "Q8_0", "--algorithm", "rtn")
+    assert verified(file, "--source", source, code=0)["faults"] == []
+    reader = gguf.GGUFReader(file, "r+")
+    next(tensor for tensor in reader.tensors if tensor.name == "rope_freqs.weight").data[:] = 1
+    reader.data.flush()
+    assert [fault["check"] for fault in verified(file, "--source", source, code=1)["faults"]] == ["config"]
 
 
 def test_blocks_of_a_gguf(tmp_path):

@@ -19,7 +19,7 @@
 namespace layerpress::run {
 namespace {
 
-constexpr std::int64_t kLeastTokens = 16;  // an imported graph may not hold for a single token
+constexpr std::int64_t kLeastTokens = 16;  // of a sample that is cut: an imported graph may not hold for a single token
 
 /// Rounds weights.
 class RoundedWeights {
@@ -131,7 +131,17 @@ void BranchedRun::go_through(const Disturbances& disturbances, const RoundedWeig
   }
 }
 
-/// Compares the predictions of models.
+/// Where each sample's tokens that count begin among all that count, and the end.
+std::vector<std::int64_t> bounds_of(const execution::Batch& batch) {
+  if (!batch.counted.defined()) return batch.offsets;
+  const auto* counted = batch.counted.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> bounds;
+  for (const std::int64_t offset : batch.offsets)
+    bounds.push_back(std::lower_bound(counted, counted + batch.counted.numel(), offset) - counted);
+  return bounds;
+}
+
+/// Compares the predictions of models on the tokens that count.
 class Predictions {
  public:
   Predictions(const execution::RunContext& run, const ModelHead& head, const BranchedRun& models)
@@ -160,12 +170,17 @@ class Predictions {
   void add(const std::vector<std::size_t>& disturbed, const residency::Onload& parameters, double* sums) const {
     const std::int64_t chunk = divergence_chunk(run_.graph);
     const execution::Batch& batch = run_.batches.front();
-    for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
-      for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
-        last = std::min(batch.offsets[sample + 1], first + chunk);
+    const std::vector<std::int64_t> bounds = bounds_of(batch);
+    for (std::size_t sample = 0; sample + 1 < bounds.size(); ++sample)
+      for (std::int64_t first = bounds[sample], last = first; first < bounds[sample + 1]; first = last) {
+        last = std::min(bounds[sample + 1], first + chunk);
+        const auto rows_of = [&](const at::Tensor& values) {
+          return batch.counted.defined()
+                     ? values.index_select(0, batch.counted.slice(0, first, last).to(values.device()))
+                     : values.slice(0, first, last);
+        };
         const auto logs_of = [&](std::size_t model, const residency::Onload& own) {
-          const at::Tensor logits = head_.logits(run_, own, batch.token_ids.slice(0, first, last),
-                                                 models_.hidden(model).slice(0, first, last));
+          const at::Tensor logits = head_.logits(run_, own, rows_of(batch.token_ids), rows_of(models_.hidden(model)));
           return at::log_softmax(logits.to(at::kFloat), -1);
         };
         const at::Tensor wanted = logs_of(0, original_), weights = wanted.exp();
@@ -191,7 +206,7 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
       LogLevel::kInfo,
       fmt::format("[mixed_precision] comparing the predictions of {} models with rounded weights on {} tokens; "
                   "plan: {} of memory",
-                  disturbances.models.size(), samples.token_count(), format_bytes(plan.memory.peak.host)));
+                  disturbances.models.size(), samples.counted_tokens(), format_bytes(plan.memory.peak.host)));
   const graph::Graph& graph = served.model.traced.graph;
   const std::unique_ptr<residency::WeightSource> weights = served.model.weights();
   const std::vector<execution::Batch> batches = setup::make_batches(samples, kDivergenceBatch, graph);
@@ -211,16 +226,24 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
 
 data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t tokens) {
   data::CalibrationSet samples;
+  const auto copy = [](const auto& from, std::int64_t first, std::int64_t last, auto& to) {
+    to.insert(to.end(), from.begin() + first, from.begin() + last);
+  };
   for (std::int64_t i = 0; i < set.sample_count() && samples.token_count() < tokens; ++i) {
-    const std::int64_t first = set.sample_offsets[i];
-    const std::int64_t length =
-        std::min({set.sample_offsets[i + 1] - first, kDivergenceSample, tokens - samples.token_count()});
-    if (length < kLeastTokens && samples.token_count() > 0) continue;
+    const std::int64_t first = set.sample_offsets[i], whole = set.sample_offsets[i + 1] - first;
+    const std::int64_t length = std::min({whole, kDivergenceSample, tokens - samples.token_count()});
+    const auto marks = set.loss_mask.begin() + (set.loss_mask.empty() ? 0 : first);
+    if (length < std::min(whole, kLeastTokens)) continue;
+    if (!set.loss_mask.empty() && std::count(marks, marks + length, 0) == length) continue;
     if (!set.images.empty()) samples.images.push_back(set.images[static_cast<std::size_t>(i)].cut(length));
-    samples.tokens.insert(samples.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);
+    copy(set.tokens, first, first + length, samples.tokens);
+    if (!set.loss_mask.empty()) copy(set.loss_mask, first, first + length, samples.loss_mask);
     samples.sample_offsets.push_back(samples.token_count() + length);
   }
-  return samples;
+  if (samples.token_count() > 0 || set.loss_mask.empty()) return samples;
+  data::CalibrationSet unmarked = set;
+  unmarked.loss_mask.clear();
+  return short_samples(unmarked, tokens);
 }
 
 std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturbances,
@@ -229,7 +252,7 @@ std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturba
   const at::Tensor sums = at::zeros({static_cast<std::int64_t>(disturbances.models.size()) + 1}, at::kDouble);
   auto* figures = sums.data_ptr<double>();
   if (samples.token_count() > 0) measure_own(rank, disturbances, samples, figures);
-  figures[disturbances.models.size()] = static_cast<double>(samples.token_count());
+  figures[disturbances.models.size()] = static_cast<double>(samples.counted_tokens());
   rank.group.all_reduce(sums);
   const double tokens = figures[disturbances.models.size()];
   if (tokens == 0)

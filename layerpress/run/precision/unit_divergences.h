@@ -7,7 +7,8 @@
 
 namespace layerpress::run {
 
-/// A few short samples for measure_divergences: the first ones, each cut. `tokens`: how many at most.
+/// A few short samples for measure_divergences: the first ones, each cut; with a loss mask those in which a token counts, or, where there
+/// are none, all without the mask. `tokens`: how many at most.
 data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t tokens);
 
 /// The KL divergence of each disturbed model's predictions from the original's, in nats per token, on the samples of all ranks. One pass through the

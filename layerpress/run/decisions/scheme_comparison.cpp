@@ -71,15 +71,20 @@ MeasuredLinears linears_of(const setup::RunSetup& setup) {
   return linears;
 }
 
+std::vector<quant::NamedTensorSpec> stored_parts(const quant::QuantizationScheme& scheme,
+                                                 const compression::LinearShape& linear) {
+  std::vector<quant::NamedTensorSpec> parts =
+      quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype);
+  if (quant::has_stored_inputs(scheme))
+    for (quant::NamedTensorSpec& part : quant::parameter_layout({"input", &*scheme.input_activations, linear.dtype}))
+      parts.push_back(std::move(part));
+  return parts;
+}
+
 std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear) {
   std::uint64_t bytes = 0;
-  const auto add = [&](const std::vector<quant::NamedTensorSpec>& parts) {
-    for (const quant::NamedTensorSpec& part : parts)
-      bytes += static_cast<std::uint64_t>(c10::multiply_integers(part.shape)) * c10::elementSize(part.dtype);
-  };
-  add(quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype));
-  if (quant::has_stored_inputs(scheme))
-    add(quant::parameter_layout({"input", &*scheme.input_activations, linear.dtype}));
+  for (const quant::NamedTensorSpec& part : stored_parts(scheme, linear))
+    bytes += static_cast<std::uint64_t>(c10::multiply_integers(part.shape)) * c10::elementSize(part.dtype);
   return bytes;
 }
 

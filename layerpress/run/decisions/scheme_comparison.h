@@ -34,7 +34,9 @@ struct MeasuredLinear {
 using MeasuredLinears = std::map<std::string, MeasuredLinear>;
 MeasuredLinears linears_of(const setup::RunSetup& setup);
 
-/// What a linear takes in a checkpoint, scales and zero points included.
+/// The tensors of a linear in a checkpoint, scales and zero points included, and their bytes.
+std::vector<quant::NamedTensorSpec> stored_parts(const quant::QuantizationScheme& scheme,
+                                                 const compression::LinearShape& linear);
 std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear);
 
 }  // namespace layerpress::run

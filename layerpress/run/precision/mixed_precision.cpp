@@ -40,8 +40,8 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Of a tensor's entry in a file's header, at most.
-constexpr std::uint64_t kHeaderBytes = 256;
+/// Of a tensor's entry in a file's header, alignment included, at most.
+std::uint64_t entry_bytes(const std::string& name) { return name.size() + 110; }
 
 bool has_bits(const OneshotOptions& options) { return options.target_bits != 0 || options.is_given("target-bits"); }
 
@@ -176,20 +176,31 @@ Vocabulary vocabulary_of(const OneshotOptions& options, const setup::RunSetup& s
   return vocabulary;
 }
 
+/// Of the entries of a linear's tensors, in the scheme that has the most.
+std::uint64_t entries_of_linear(const SchemeComparison& comparison, const std::string& module,
+                                const compression::LinearShape& shape) {
+  std::size_t most = 2;  // a GGUF has a weight, and a global scale of NVFP4
+  for (const quant::QuantizationScheme* scheme : comparison.schemes)
+    most = std::max(most, stored_parts(*scheme, shape).size());
+  return most * entry_bytes(module + ".weight_global_scale");
+}
+
 /// Bytes of everything in the result but the weights of the measured linears.
-std::uint64_t other_bytes(const setup::RunSetup& setup, const Vocabulary& vocabulary) {
+std::uint64_t other_bytes(const SchemeComparison& comparison, const Vocabulary& vocabulary) {
+  const setup::RunSetup& setup = comparison.setup();
   const gguf::BlockType* type = gguf::find_block_type(vocabulary.group.name);
   std::uint64_t bytes = 0;
   if (!setup.target->has_config())  // the file itself has the tokenizer
     for (const checkpoint::FileLayout& file : output::layout_of(setup, {}, setup::kUnlimited, 1).files)
       bytes += file.header.size();
+  for (const auto& [module, linear] : linears_of(setup)) bytes += entries_of_linear(comparison, module, linear.shape);
   for (const output::OutputPart& part : output::output_parts(setup, {})) {
-    bytes += part.linear ? 4 * kHeaderBytes : 0;
     if (part.linear) continue;
     for (const checkpoint::TensorSpec& tensor : part.tensors)
-      bytes += kHeaderBytes + (type != nullptr && vocabulary.weights.contains(tensor.name)
-                                   ? static_cast<std::uint64_t>(tensor.shape[0] * type->row_bytes(tensor.shape[1]))
-                                   : tensor.nbytes());
+      bytes += entry_bytes(tensor.name) +
+               (type != nullptr && vocabulary.weights.contains(tensor.name)
+                    ? static_cast<std::uint64_t>(tensor.shape[0] * type->row_bytes(tensor.shape[1]))
+                    : tensor.nbytes());
   }
   return bytes;
 }
@@ -241,7 +252,7 @@ Measured prepare(Rank& rank) {
   measured.comparison = set_up_comparison(rank, rounded, options.algorithm == "gptq");
   measured.units = sized_units(rank, options.schemes, measured.comparison);
   measured.vocabulary = vocabulary_of(options, measured.comparison.setup());
-  measured.others = other_bytes(measured.comparison.setup(), measured.vocabulary);
+  measured.others = other_bytes(measured.comparison, measured.vocabulary);
   require_useful_limit(options, measured.units, measured.others);
   return measured;
 }

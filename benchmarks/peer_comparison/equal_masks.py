@@ -1,8 +1,10 @@
-"""How much of the masks of pruned weights equals LLM Compressor's, with one pass for each layer and with its two, as Markdown.
+"""How much of the masks of pruned weights equals LLM Compressor's, with one pass for each layer and with its two, as Markdown. And how much of
+LLM Compressor's own does where PyTorch adds in another order, with AVX2.
 
     .venv/bin/python benchmarks/peer_comparison/equal_masks.py [RECIPE ...]
 
-Runs both programs in fp32 on the same samples and compares where the written weights are zero. Needs .venv-peer (scripts/setup --peer).
+Runs both programs in fp32 on the same samples, each on one thread, so that PyTorch adds in one order, and compares where the written weights are
+zero. Needs .venv-peer (scripts/setup --peer).
 """
 import argparse
 import sys
@@ -14,11 +16,12 @@ from safetensors import safe_open
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
 from compare_recipe import commands
-from contenders import HERE, OFFLINE
+from contenders import HERE, INSTRUCTION_SETS, OFFLINE
 from measured_process import run_measured
 from shared_options import add_shared_options, check_text, model_and_text, print_result
 
 PIPELINES = ("sequential", "two_pass")
+ONE_THREAD = OFFLINE | {"OMP_NUM_THREADS": "1"}
 
 
 def masks(folder: Path) -> dict[str, torch.Tensor]:
@@ -42,13 +45,15 @@ def shares(own: dict[str, torch.Tensor], peer: dict[str, torch.Tensor]) -> str:
 
 def compare(arguments: argparse.Namespace) -> str:
     model, calibration, _ = model_and_text(arguments, arguments.model)
-    lines = ["| recipe | pipeline | equal | least equal | linear |", "|---|---|---|---|---|"]
+    lines = ["| recipe | by | equal | least equal | linear |", "|---|---|---|---|---|"]
     for recipe in arguments.recipes:
         turns = commands(recipe, arguments, model, calibration)
-        run_measured([*turns["LLM Compressor"], "--dtype", "float32"], OFFLINE, arguments.work / "peer.log")
+        run_measured([*turns["LLM Compressor"], "--dtype", "float32"], ONE_THREAD, arguments.work / "peer.log")
         expected = masks(arguments.work / "peer")
+        run_measured([*turns["LLM Compressor"], "--dtype", "float32"], ONE_THREAD | INSTRUCTION_SETS["avx2"], arguments.work / "peer.log")
+        lines.append(f"| {recipe.name} | LLM Compressor with AVX2 | {shares(masks(arguments.work / 'peer'), expected)} |")
         for pipeline in PIPELINES:
-            run_measured([*turns["Layerpress"], "--dtype", "fp32", "--pipeline", pipeline], OFFLINE, arguments.work / "own.log")
+            run_measured([*turns["Layerpress"], "--dtype", "fp32", "--pipeline", pipeline], ONE_THREAD, arguments.work / "own.log")
             lines.append(f"| {recipe.name} | {pipeline} | {shares(masks(arguments.work / 'own'), expected)} |")
     return "\n".join(lines) + "\n"
 

@@ -389,7 +389,7 @@ bool is_free(const std::string& key) {
 bool are_near(const std::vector<double>& values, const std::vector<double>& others) {
   constexpr double kRounding = 1e-3;
   return std::equal(values.begin(), values.end(), others.begin(), others.end(), [](double value, double other) {
-    return std::abs(value - other) <= kRounding * std::max(std::abs(value), std::abs(other));
+    return value == other || std::abs(value - other) <= kRounding * std::max(std::abs(value), std::abs(other));
   });
 }
 

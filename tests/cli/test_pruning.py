@@ -294,3 +294,18 @@ def test_autoround_says_what_it_is(source, samples, tmp_path):
     assert "without error_propagation" in routed.errors
     plain = program.oneshot(source, tmp_path / "plain", "--scheme", "W8A8", "--observer", "gptq", "--dataset", samples)
     assert (plain / "model.safetensors").read_bytes() == (tmp_path / "routed" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("targets, pruned", [
+    (["Linear"], set()), (["re:.*mlp.*"], set()), (["Qwen2MoeDecoderLayer"], set()), (["Linear", "model.layers.1.mlp.gate"], {"model.layers.1.mlp.gate"}),
+], ids=["class", "pattern", "layers", "name"])
+def test_routers_and_gates_stay(targets, pruned, samples, results, tmp_path):
+    """As LLM Compressor leaves routers, which are no Linear of transformers."""
+    source = tiny_models.save(tmp_path / "source", "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                              shared_expert_intermediate_size=32, decoder_sparse_step=1)
+    arguments = {"sparsity": 0.5, "targets": targets, "ignore": ["re:.*lm_head"]}
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", arguments)), "--dataset", samples)
+    zeros = {name.removesuffix(".weight"): float((tensor == 0).float().mean()) for name, tensor in tiny_models.tensors(out).items()}
+    weighing = [name for name in zeros if name.endswith((".gate", ".shared_expert_gate"))]
+    assert len(weighing) == 4 and {name for name in weighing if zeros[name] > 0} == pruned
+    assert zeros["model.layers.0.mlp.experts.1.down_proj"] == 0.5

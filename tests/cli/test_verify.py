@@ -337,7 +337,8 @@ STRETCHED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_f
              "original_max_position_embeddings": 16}
 
 
-@pytest.mark.parametrize("left", [{"rope_parameters": {"rope_theta": 10000.0}}, {"rope_parameters": None, "rope_theta": 10000.0, "rope_scaling": None}])
+@pytest.mark.parametrize("left", [{"rope_parameters": {"rope_theta": 10000.0}},
+                                  {"rope_parameters": None, "rope_theta": 10000.0, "rope_scaling": None}])
 def test_lost_stretching_of_positions(left, tmp_path):
     source, out = tiny_models.save(tmp_path / "source", rope_parameters=STRETCHED, max_position_embeddings=128), tmp_path / "out"
     program.run("oneshot", source, "--output", out, "--scheme", "FP8_DYNAMIC", "--algorithm", "rtn")

@@ -8,15 +8,18 @@ namespace layerpress::modifier {
 TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
                                  const std::optional<quant::TargetList>& ignore) {
   std::map<std::string, std::size_t> places;  // of targets
-  for (const compression::ModelModule& module : modules)
-    if (targets.matches(module.name)) places.emplace(module.name.name, places.size());
+  for (const compression::ModelModule& module : modules) {
+    const quant::TargetList::Match how = targets.match(module.name);
+    const bool is_meant = how != quant::TargetList::Match::kRegex || !module.name.needs_own_target;
+    if (how != quant::TargetList::Match::kNone && is_meant) places.emplace(module.name.name, places.size());
+  }
   TargetedLinears found{places.size(), {}};
   for (const compression::ModelModule& module : modules) {
     if ((ignore && ignore->matches(module.name)) || !module.is_linear) continue;
     for (std::string around = module.name.name;; around = parent_name(around)) {
       const auto place = places.find(around);
       if (place != places.end()) found.linears[module.name.name] = place->second;
-      if (place != places.end() || around.find('.') == std::string::npos) break;
+      if (place != places.end() || module.name.needs_own_target || around.find('.') == std::string::npos) break;
     }
   }
   return found;

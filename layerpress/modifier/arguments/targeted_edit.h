@@ -19,7 +19,7 @@ struct TargetedLinears {
       linears;  ///< for each linear, the place of its target among them; the innermost counts
 };
 
-/// A module around linears means all of them. `ignore`: nothing, or what stays as it is.
+/// A module around linears means all of them, but no routers and gates: those must be named, or their class. `ignore`: nothing, or what stays as it is.
 TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
                                  const std::optional<quant::TargetList>& ignore);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "layerpress/compression/edit.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/weight_names.h"
 
@@ -13,6 +14,8 @@ namespace layerpress::setup {
 namespace {
 
 using compression::EditPtr;
+
+const std::string kLinearClass = "Linear";
 
 /// The edits of a linear, in the order of the recipe.
 struct LinearEdits {
@@ -114,18 +117,26 @@ std::set<std::string> held_together(const OpenedModel& model) {
 
 std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced) {
   const graph::Graph& graph = traced.graph;
+  const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
   std::map<std::string, std::int64_t> columns;
-  for (const graph::Node& node : graph.nodes)
-    if (graph::is_linear(node.operation))
-      columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
+  std::set<std::string> routers;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::is_linear(node.operation)) continue;
+    columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
+    if (weighing.contains(n) && graph.modules[node.module].class_name != kLinearClass)
+      routers.insert(graph.module_name(node));
+  }
   std::vector<compression::ModelModule> modules;
   for (const graph::Module& module : graph.modules) {
     const auto linear = columns.find(module.name);
-    const bool is_linear = linear != columns.end();
-    modules.push_back(
-        {{module.name, {is_linear ? "Linear" : module.class_name}, model::other_names(traced, module.name)},
-         is_linear,
-         is_linear ? linear->second : 0});
+    const bool is_linear = linear != columns.end(), is_router = routers.contains(module.name);
+    modules.push_back({{module.name,
+                        {is_linear && !is_router ? kLinearClass : module.class_name},
+                        model::other_names(traced, module.name),
+                        is_router},
+                       is_linear,
+                       is_linear ? linear->second : 0});
   }
   return modules;
 }

@@ -101,6 +101,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
                               in_quotes(tensor), place->second.file->path().filename().string());
     }
   }
+  opened->companions_ = opened->companion_files();
   return opened;
 }
 
@@ -331,6 +332,7 @@ std::vector<fs::path> Checkpoint::weight_files() const {
 }
 
 std::vector<fs::path> Checkpoint::companion_files() const {
+  if (companions_) return *companions_;
   std::vector<fs::path> files;
   for (const auto& [name, entry] : visible_entries(directory_))
     if (is_companion(name, entry)) files.emplace_back(name);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -140,7 +141,8 @@ class Checkpoint {
   template <typename Function>
   void for_each_part(const std::string& name, Function&& function) const;
   std::filesystem::path directory_, location_;
-  std::shared_ptr<const TemporaryDirectory> folder_;  // that `directory_` is, if the model is no folder
+  std::optional<std::vector<std::filesystem::path>> companions_;  // found when a folder was opened
+  std::shared_ptr<const TemporaryDirectory> folder_;              // that `directory_` is, if the model is no folder
   Json config_;
   Json quantization_config_;
   std::map<std::string, Place> places_;

@@ -103,7 +103,7 @@ std::vector<std::string> reversed_arguments(int argc, char** argv) {
 }  // namespace
 
 int fail(const std::string& message, int code) {
-  fmt::print(stderr, "{} {}\n", styled("error:", Style::kRed, STDERR_FILENO), message.substr(0, message.find('\n')));
+  say(styled("error:", Style::kRed, STDERR_FILENO) + " " + message.substr(0, message.find('\n')) + "\n");
   return code;
 }
 

@@ -112,8 +112,8 @@ void print_summary(const OneshotSummary& summary) {
 void print_resume_command(const CommonOptions& common, const OneshotOptions& options, int ranks) {
   try {
     if (find_unfinished_run(options.output))
-      fmt::print(stderr, "continue{} with: {} --resume\n", ranks > 1 ? ", on any number of ranks," : "",
-                 common.command_line);
+      say(fmt::format("continue{} with: {} --resume\n", ranks > 1 ? ", on any number of ranks," : "",
+                      common.command_line));
   } catch (const Error&) {
     // Only the error that ended the run is shown.
   }

@@ -478,3 +478,23 @@ def test_interrupted_run_can_be_resumed(what, deep, solving, results, expected):
     assert outcome.code == 130 and time.monotonic() - start < 5
     assert "--resume" in outcome.errors and unfinished(results / "out").exists()
     resumed(deep, results / "out", expected, *solving)
+
+
+def test_a_tokenizer_that_goes_away(own_model, deep, solving, results):
+    """A result without it would seem complete."""
+    (own_model / "tokenizer.json").write_text("{}")
+    run = WatchedRun(own_model, results / "out", *solving).wait_for_subgraphs(1).send(signal.SIGSTOP)
+    (own_model / "tokenizer.json").rename(own_model.with_name("tokenizer.json"))
+    outcome = run.send(signal.SIGCONT).end()
+    assert outcome.code == 1 and "tokenizer.json" in outcome.error and not (results / "out").exists()
+    own_model.with_name("tokenizer.json").rename(own_model / "tokenizer.json")
+    out = program.oneshot(own_model, results / "out", *solving, "--resume")
+    assert (out / "tokenizer.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("descriptor", ["2>&-", "2>/dev/full"])
+def test_messages_that_are_lost_end_nothing(descriptor, deep, solving, expected, results):
+    """As on a full disk, or behind `| head`."""
+    words = [str(word) for word in (program.PROGRAM, "oneshot", deep, "--output", results / "out", *solving)]
+    done = subprocess.run(["bash", "-c", f'"$@" {descriptor}', "bash", *words], stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0 and differing(results / "out", expected) == []

@@ -63,6 +63,8 @@ void check_target(const fs::path& target, bool overwrite, bool is_file) {
   if (!fs::is_empty(target, failure) && !overwrite)
     throw UsageError("[output] {}: the directory is not empty; choose another --output or pass --overwrite",
                      target.string());
+  if (::access(target.c_str(), W_OK | X_OK) != 0)  // its files could not be removed
+    throw IoError("[output] {}: cannot be replaced: {}; choose another --output", target.string(), errno_text());
 }
 
 bool lock(int descriptor) {
@@ -159,13 +161,15 @@ PendingDirectory::PendingDirectory(const fs::path& target, const Options& option
 
 void PendingDirectory::make_parents() {
   std::error_code failure;
-  for (fs::path parent = target_.parent_path(); !parent.empty() && !fs::exists(parent); parent = parent.parent_path())
+  for (fs::path parent = target_.parent_path(); !parent.empty() && !fs::exists(parent, failure);
+       parent = parent.parent_path())
     made_parent_ = parent;
   fs::create_directories(target_.parent_path(), failure);
 }
 
 void PendingDirectory::take_over(const Options& options) {
-  const bool unfinished = !options.marker.empty() && fs::exists(pending_ / options.marker);
+  std::error_code failure;
+  const bool unfinished = !options.marker.empty() && fs::exists(pending_ / options.marker, failure);
   keep_ = unfinished;
   check_target(target_, overwrite_, !only_file_.empty());  // again: the run that held the lock may have finished since
   if (unfinished && !options.resume && !options.overwrite)
@@ -196,7 +200,7 @@ void PendingDirectory::release_lock() {
 
 void PendingDirectory::commit_file() {
   std::error_code failure;
-  if (!overwrite_ && fs::exists(target_))
+  if (!overwrite_ && fs::exists(target_, failure))
     throw UsageError("[output] {}: another run has made the file meanwhile; pass --overwrite", target_.string());
   fs::rename(pending_ / only_file_, target_, failure);
   if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
@@ -209,12 +213,12 @@ void PendingDirectory::commit_file() {
 void PendingDirectory::commit() {
   sync_directory(pending_);
   if (!only_file_.empty()) return commit_file();
-  if (overwrite_ && fs::exists(target_)) {
+  std::error_code failure;
+  if (overwrite_ && fs::exists(target_, failure)) {
     replace_target();
     return;
   }
   // Fails if a non-empty target was created in the meantime.
-  std::error_code failure;
   fs::rename(pending_, target_, failure);
   if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
   committed_ = true;

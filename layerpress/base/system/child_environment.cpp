@@ -49,6 +49,8 @@ constexpr std::string_view kBeginnings[] = {
     "LC_",       "LD_",   "XDG_",  "PYTHON",   "LAYERPRESS_", "HF_",   "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_",
     "DATASETS_", "TQDM_", "VLLM_", "OMP_",     "GOMP_",       "KMP_",  "MKL_",         "OPENBLAS_",     "CUDA_",
     "NVIDIA_",   "NCCL_", "TORCH", "PYTORCH_", "MALLOC_",     "ASAN_", "LSAN_",        "UBSAN_"};
+/// With these, a helper would not find its own modules, or wait for a user at its end.
+constexpr std::string_view kHindering[] = {"PYTHONSAFEPATH", "PYTHONINSPECT"};
 constexpr std::string_view kHubTokens[] = {"HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN",
                                            "HUGGING_FACE_HUB_TOKEN"};
 
@@ -59,6 +61,7 @@ bool has(const Names& names, std::string_view name) {
 
 bool is_passed_on(std::string_view name, bool with_hub_token) {
   if (has(kHubTokens, name)) return with_hub_token;
+  if (has(kHindering, name)) return false;
   return has(kNames, name) || std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
                                           [&](std::string_view beginning) { return name.starts_with(beginning); });
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 
 #include "layerpress/base/text.h"
@@ -21,6 +22,12 @@ inline std::string styled(const std::string& text, Style style, int descriptor) 
   if (!shows_styles(descriptor)) return text;
   const char* code = style == Style::kRed ? "31" : style == Style::kYellow ? "33" : "1";
   return std::string("\x1b[") + code + "m" + text + "\x1b[0m";
+}
+
+/// To standard error. Text that cannot be written there is lost, which ends nothing.
+inline void say(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace layerpress::cli

@@ -48,8 +48,7 @@ TerminalProgress::~TerminalProgress() { erase(); }
 
 void TerminalProgress::erase() {
   // Clears both lines and leaves the cursor where the first one was.
-  if (drawn_) fmt::print(stderr, "\r\x1b[2K\x1b[1A\r\x1b[2K");
-  if (drawn_) std::fflush(stderr);
+  if (drawn_) say("\r\x1b[2K\x1b[1A\r\x1b[2K");
   drawn_ = false;
 }
 
@@ -74,8 +73,7 @@ void TerminalProgress::draw() {
   const std::string second =
       fitted(fmt::format("{:>5} {} {}", "", bar(phase_done_, phase_total_), phase_.empty() ? "" : phase_ + " " + rate));
   erase();
-  fmt::print(stderr, "{}\n{}", first, second);
-  std::fflush(stderr);
+  say(first + "\n" + second);
   drawn_ = true;
   draw_timer_ = Timer();
 }
@@ -87,8 +85,7 @@ void TerminalProgress::on_message(LogLevel level, const std::string& text) {
   const std::string head = level == LogLevel::kWarning ? styled(name + ":", Style::kYellow, STDERR_FILENO)
                            : level == LogLevel::kError ? styled(name + ":", Style::kRed, STDERR_FILENO)
                                                        : name + ":";
-  fmt::print(stderr, "{} {}\n", head, one_line(text));
-  std::fflush(stderr);
+  say(head + " " + one_line(text) + "\n");
 }
 
 /// A line for logs, where bars would be in the way.
@@ -98,9 +95,8 @@ void TerminalProgress::print_step() {
   if (level_ == LogLevel::kInfo && line_timer_.seconds() < kSecondsBetweenLines) return;
   line_timer_ = Timer();
   const std::string left = time_left();
-  fmt::print(stderr, "info: {}/{} {} ({}{})\n", step_done_ + 1, step_total_, step_, clock_text(run_timer_.seconds()),
-             left.empty() ? "" : ", " + left);
-  std::fflush(stderr);
+  say(fmt::format("info: {}/{} {} ({}{})\n", step_done_ + 1, step_total_, step_, clock_text(run_timer_.seconds()),
+                  left.empty() ? "" : ", " + left));
 }
 
 void TerminalProgress::on_step(std::uint64_t done, std::uint64_t total, const std::string& step) {

@@ -297,7 +297,8 @@ def test_autoround_says_what_it_is(source, samples, tmp_path):
 
 
 @pytest.mark.parametrize("targets, pruned", [
-    (["Linear"], set()), (["re:.*mlp.*"], set()), (["Qwen2MoeDecoderLayer"], set()), (["Linear", "model.layers.1.mlp.gate"], {"model.layers.1.mlp.gate"}),
+    (["Linear"], set()), (["re:.*mlp.*"], set()), (["Qwen2MoeDecoderLayer"], set()),
+    (["Linear", "model.layers.1.mlp.gate"], {"model.layers.1.mlp.gate"}),
 ], ids=["class", "pattern", "layers", "name"])
 def test_routers_and_gates_stay(targets, pruned, samples, results, tmp_path):
     """As LLM Compressor leaves routers, which are no Linear of transformers."""

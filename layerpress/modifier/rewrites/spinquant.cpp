@@ -218,7 +218,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
   }
 
   /// `otherwise`: what to do without it.
-  HadamardPtr matrix_of(std::int64_t size, const char* what, const char* otherwise) const {
+  HadamardPtr matrix_of(std::int64_t size, const char* what, const std::string& otherwise) const {
     HadamardPtr matrix = Hadamard::of_size(size, seeded_);
     if (matrix == nullptr)
       throw RecipeError("[recipe.check] {}: no Hadamard matrix of order {} ({}) is known here; {}", where_, size, what,
@@ -240,7 +240,9 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     if (stream.width % size != 0)
       throw RecipeError("[recipe.check] {}: transform_block_size {} does not divide the hidden size {}", where_, size,
                         stream.width);
-    const HadamardPtr matrix = matrix_of(size, "R1", "choose another transform_block_size, or use rotations: [R2]");
+    const std::int64_t power = size & -size;  // the greatest power of two that divides it
+    const HadamardPtr matrix =
+        matrix_of(size, "R1", power > 1 ? fmt::format("write transform_block_size: {}", power) : "use rotations: [R2]");
     std::set<std::string> tables;
     for (const graph::ResidualStream::Writer& writer : stream.writers) {
       if (graph::is_embedding(graph.nodes[writer.node].operation)) {

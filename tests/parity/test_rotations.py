@@ -92,6 +92,14 @@ def test_models_without_r1(family, message, tmp_path):
     assert message in outcome.error and "use rotations: [R2]" in outcome.error
 
 
+def test_sizes_without_a_matrix(tmp_path):
+    """The advice works."""
+    model = tiny_models.save(tmp_path / "model", hidden_size=66, num_attention_heads=3, num_key_value_heads=3, intermediate_size=64)
+    outcome = rotate(model, tmp_path / "out", code=1, rotations=["R1"])
+    assert "order 66 (R1)" in outcome.error and outcome.error.endswith("write transform_block_size: 2"), outcome.error
+    rotate(model, tmp_path / "out", rotations=["R1"], transform_block_size=2)
+
+
 def test_models_without_rotations(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = any_model.save(tmp_path / "model", "gpt_neox")

@@ -23,7 +23,9 @@ Json read_config(const fs::path& directory) {
   constexpr std::uint64_t kLargestConfig = 16u << 20;
   const fs::path path = directory / kConfigName;
   std::error_code failure;
-  if (!fs::exists(path, failure))
+  const bool exists = fs::exists(path, failure);
+  if (failure) throw IoError("[checkpoint.open] {}: {}", path.string(), failure.message());
+  if (!exists)
     throw CheckpointError("[checkpoint.open] {}: has no {}; is it a Hugging Face model folder, completely downloaded?",
                           directory.string(), kConfigName);
   Json config = read_json_file(path, kLargestConfig);

@@ -1,8 +1,13 @@
 #include "layerpress/cli/command_line.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "layerpress/base/text.h"
@@ -107,6 +112,13 @@ int fail(const std::string& message, int code) {
   return code;
 }
 
+int end_output(int code) {
+  if (code != 0 || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) return code;
+  struct stat output {};
+  if (::fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode))) return code;
+  return fail("[cli.output] standard output cannot be written; is the disk full?", 1);
+}
+
 bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
   CLI::App app("Layerpress compresses large language models in one shot, layer by layer.", "layerpress");
   app.formatter(std::make_shared<HelpText>());
@@ -123,7 +135,13 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::ParseError& error) {
-    code = error.get_exit_code() == 0 ? app.exit(error) : fail("[options] " + explain(app, error), 2);
+    if (error.get_exit_code() != 0) {
+      code = fail("[options] " + explain(app, error), 2);
+    } else {  // --help and --version
+      std::ostringstream text;
+      code = app.exit(error, text);
+      std::fputs(text.str().c_str(), stdout);
+    }
     return false;
   }
   line.subcommand = app.get_subcommands().front()->get_name();

@@ -40,4 +40,8 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& code);
 /// Says an error in one line and returns `code`.
 int fail(const std::string& message, int code);
 
+/// The exit code once what was printed is written: `code`, or 1 with a message if a successful command's output is lost. A reader that wants no
+/// more of it, as `head` does, is no failure.
+int end_output(int code);
+
 }  // namespace layerpress::cli

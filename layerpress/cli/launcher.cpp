@@ -43,7 +43,7 @@ int cannot_start(const char* what, int error) {
 int main(int argc, char** argv) {
   layerpress::cli::CommandLine line;
   int code = 0;
-  if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return code;
+  if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return layerpress::cli::end_output(code);
   if (char here[PATH_MAX]; ::getcwd(here, sizeof(here)) == nullptr && errno == ENOENT)
     return layerpress::cli::fail("[start] the current directory does not exist any more; change to another", 1);
   let_threads_sleep();

@@ -2,7 +2,6 @@
 #include <c10/util/Logging.h>
 #include <malloc.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -115,20 +114,11 @@ int run(int argc, char** argv) {
   }
 }
 
-/// What was printed is on a disk, or where a reader wanted no more of it.
-bool is_printed() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
-  struct stat output {};
-  return ::fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode));
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   prepare_process();
-  int code = run(argc, argv);
-  if (code == 0 && !is_printed())
-    code = layerpress::cli::fail("[cli.output] standard output cannot be written; is the disk full?", 1);
+  const int code = layerpress::cli::end_output(run(argc, argv));
   // Nothing is left to clean up: destroying libtorch's registries would take 60 ms, and after a failure of a distributed run, threads may
   // wait for lost ranks.
   std::fflush(nullptr);

@@ -219,12 +219,23 @@ std::optional<gguf::Metadata> keys_of(const setup::OpenedModel& model) {
   return keys;
 }
 
-/// The files beside the weights that readers parse.
-void check_companions(const checkpoint::Checkpoint& stored, verification::Findings& findings) {
+/// Files of tokenizers: tokenizer.json, tokenizer.model, vocab.json, vocab.txt, spiece.model, tekken.json, *.tiktoken.
+bool has_tokens(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  return name == "tokenizer.json" || name.starts_with("vocab.") || name == "tekken.json" ||
+         file.extension() == ".model" || file.extension() == ".tiktoken";
+}
+
+/// The files beside the weights that readers parse. A source tells whether there has to be a tokenizer.
+void check_companions(const checkpoint::Checkpoint& stored, bool has_source, verification::Findings& findings) {
   if (stored.directory().empty()) return;
-  for (const std::filesystem::path& file : stored.companion_files())
+  const std::vector<std::filesystem::path> files = stored.companion_files();
+  for (const std::filesystem::path& file : files)
     if (file.extension() == ".json" && !Json::accept(read_text_file(stored.directory() / file)))
       findings.fault("files", file.string(), "is no JSON; copy it from the original again");
+  if (!has_source && std::none_of(files.begin(), files.end(), has_tokens))
+    findings.warning("files", stored.directory().string(),
+                     "has no tokenizer, without which no engine reads text; copy it from the original");
 }
 
 /// Those of the source that belong to the result, too.
@@ -302,13 +313,14 @@ Json checked(const VerifyOptions& options, const RunControl& control) {
   if (const auto model = opened(options.model, options, control, findings)) {
     const verification::Subject subject{*model->stored, model->quantized, model->traced};
     check_other_files(*model->stored, findings);
-    check_companions(*model->stored, findings);
+    check_companions(*model->stored, !options.source.empty(), findings);
     verification::check_config(subject, findings);
     verification::check_attentions(*model, findings);
     verification::check_fused(subject, findings);
     verification::check_routers(subject, findings);
     verification::check_doubles(subject, findings);
     verification::check_head(*model, findings);
+    verification::check_layers(subject, findings);
     if (model->file_metadata)
       verification::check_vocabulary(*model->file_metadata, model->checkpoint->config().value("vocab_size", 0),
                                      findings);

@@ -2,8 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/facts/expert_inputs.h"
@@ -91,6 +95,30 @@ void check_pair(const Subject& model, const Matrix& first, const Matrix& other, 
   }
 }
 
+/// "model.layers." and 3 for "model.layers.3.mlp.up_proj.weight"; nothing: the name has no number.
+std::optional<std::pair<std::string, std::int64_t>> layer_of(const std::string& name) {
+  constexpr std::size_t kMostDigits = 9;
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const std::size_t end = name.find('.', dot + 1);
+    if (end == std::string::npos) break;
+    const std::string part = name.substr(dot + 1, end - dot - 1);
+    if (!part.empty() && part.size() <= kMostDigits && part.find_first_not_of("0123456789") == std::string::npos)
+      return std::pair(name.substr(0, dot + 1), static_cast<std::int64_t>(std::stoll(part)));
+  }
+  return std::nullopt;
+}
+
+/// Whether there are layers for multi-token prediction, which are stored after the others and counted apart.
+bool predicts_tokens(const Json& config) {
+  if (!config.is_object()) return false;
+  return std::any_of(config.items().begin(), config.items().end(), [](const auto& entry) {
+    const std::string& key = entry.key();
+    return (entry.value().is_number_integer() && entry.value() > 0 &&
+            (key.find("nextn") != std::string::npos || key.find("mtp") != std::string::npos)) ||
+           predicts_tokens(entry.value());
+  });
+}
+
 }  // namespace
 
 void check_config(const Subject& model, Findings& findings) {
@@ -164,6 +192,24 @@ void check_head(const setup::OpenedModel& model, Findings& findings) {
   if (ties(model.stored->config()) && !ties(model.checkpoint->config()))
     findings.fault("config", "tie_word_embeddings",
                    "is true, but the head that is stored is not the embedding; engines may leave it out");
+}
+
+void check_layers(const Subject& model, Findings& findings) {
+  if (predicts_tokens(model.stored.config())) return;
+  std::map<std::string, std::int64_t> last;  // by the name of the list of layers
+  for (const std::string& name : graph::weights_read(model.traced.graph))
+    if (const auto layer = layer_of(name)) last[layer->first] = std::max(last[layer->first], layer->second);
+  std::map<std::string, std::set<std::int64_t>> unread;
+  for (const std::string& name : model.stored.names())
+    if (const auto layer = layer_of(name))
+      if (const auto list = last.find(layer->first); list != last.end() && layer->second > list->second)
+        unread[layer->first].insert(layer->second);
+  for (const auto& [list, layers] : unread)
+    findings.warning(
+        "config", fmt::format("{}{}", list, *layers.begin()),
+        fmt::format("is stored{}, but config.json describes {} layers, and readers leave the others out",
+                    layers.size() == 1 ? "" : fmt::format(", as {} layers after it are", layers.size() - 1),
+                    last[list] + 1));
 }
 
 void check_routers(const Subject& model, Findings& findings) {

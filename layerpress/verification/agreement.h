@@ -32,6 +32,9 @@ void check_doubles(const Subject& subject, Findings& findings);
 /// A head that is stored and differs from the embedding is said in config.json.
 void check_head(const setup::OpenedModel& model, Findings& findings);
 
+/// No more layers are stored than config.json describes, but for layers for multi-token prediction.
+void check_layers(const Subject& subject, Findings& findings);
+
 /// Routers are not quantized: vLLM loads them plain.
 void check_routers(const Subject& subject, Findings& findings);
 

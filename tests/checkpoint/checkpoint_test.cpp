@@ -118,6 +118,8 @@ TEST_F(CheckpointTest, FaultyFolderOrConfig) {
   expect_says(message_of<IoError>([&] { Checkpoint::open(folder_.path()); }), {"config.json", "16777217 bytes"});
   fs::remove(folder_ / "config.json");
   expect_says(open_error(), {"has no config.json"});
+  fs::create_symlink("config.json", folder_ / "config.json");
+  expect_says(message_of<IoError>([&] { Checkpoint::open(folder_.path()); }), {"config.json", "symbolic links"});
 }
 
 TEST_F(CheckpointTest, FoldersWithoutUsableWeights) {

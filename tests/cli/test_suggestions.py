@@ -30,7 +30,7 @@ def test_command_line(arguments, message):
 
 def test_output_that_cannot_be_printed(model):
     """Figures that are nowhere else are not lost without a word."""
-    for command in (["inspect", model, "--json"], ["verify", model, "--json"], ["inspect", "--architectures"]):
+    for command in (["inspect", model, "--json"], ["verify", model, "--json"], ["inspect", "--architectures"], ["oneshot", "--help"]):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run([program.PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 1 and done.stderr.startswith("error: [cli.output] standard output cannot be written"), done.stderr

@@ -232,6 +232,9 @@ PLANTED = {
     "index of other files": ("dense", "int4", index_beside('{"weight_map": {"model.norm.weight": "gone.safetensors"}}'), False, "files"),
     "tokenizer is cut": ("dense", "int4", lambda folder: (folder / "tokenizer.json").write_text("{"), False, "files"),
     "tokenizer is missing": ("dense", "int4", lambda folder: (folder / "tokenizer.json").unlink(), True, "files"),
+    "no tokenizer, no source": ("dense", "int4", lambda folder: (folder / "tokenizer.json").unlink(), False, "files"),
+    "more layers than described": ("dense", "int4", lambda folder: tiny_models.rewrite_config(
+        folder, lambda text: text.update(num_hidden_layers=text["num_hidden_layers"] - 1)), False, "config"),
     "damaged index": ("dense", "int4", index_beside("{{"), False, "files"),
     "router is not ignored": ("experts", "int4", config(lambda text: text.update(ignore=["lm_head"])), False, "router"),
     "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),

@@ -33,7 +33,8 @@ std::string time_text(double seconds) {
 
 std::string announcement_text(const Work& work, double seconds) {
   std::string text = work.all_samples > 0 ? fmt::format(", {} samples ({} tokens)", work.all_samples, work.all_tokens)
-                                          : ", without data";
+                     : work.setup.decision.is_null() ? ", without data"
+                                                     : ", without further data";
   const plan::Memory& peak = work.plan.memory.peak;
   text += fmt::format(", on {}; plan: {} of memory{}", place_text(work.setup), format_bytes(peak.host),
                       work.setup.ranks > 1 ? " for each rank" : "");

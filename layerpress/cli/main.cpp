@@ -105,11 +105,10 @@ int run(int argc, char** argv) {
     return cli::fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
   } catch (const c10::OutOfMemoryError&) {
     return cli::fail("[memory] the device is out of memory; use a smaller --device-memory-budget or --batch-tokens", 1);
-  } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again)
-      return cli::fail("[start] no more threads can be started; use fewer --threads or raise the limit (ulimit -u)", 1);
-    return cli::fail(std::string("[internal] ") + error.what(), 1);
   } catch (const std::exception& error) {
+    const auto* system = dynamic_cast<const std::system_error*>(&error);
+    if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+      return cli::fail("[start] no more threads can be started; use fewer --threads or raise the limit (ulimit -u)", 1);
     return cli::fail(std::string("[internal] ") + error.what(), 1);
   }
 }

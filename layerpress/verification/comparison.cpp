@@ -322,14 +322,34 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   return relative;
 }
 
+/// Rows of a product, each of which differs by what rounding makes: at most 2^-9 of an element in bfloat16, and of sums of such elements.
+void compare_computed(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
+                      Findings& findings) {
+  constexpr double kOfRow = 0.02, kOfAll = 0.01, kOfSize = 0.003;
+  const at::Tensor expected = original.to(at::kDouble), found = stored.to(at::kDouble);
+  const std::int64_t columns = std::max<std::int64_t>(expected.size(-1), 1);
+  const at::Tensor rows = expected.reshape({-1, columns}).norm(2, 1);
+  const at::Tensor errors = (found - expected).reshape({-1, columns}).norm(2, 1);
+  const double size = rows.norm().item<double>();
+  // Rows of next to nothing, as of tokens that no text had, are what rounding of the others leaves.
+  const double least = 1e-3 * size / std::sqrt(static_cast<double>(std::max<std::int64_t>(rows.numel(), 1)));
+  const at::Tensor foreign = errors.gt(kOfRow * rows + kOfRow * least).nonzero().reshape({-1});
+  const double ratio = size == 0 ? 1 : (found * expected).sum().item<double>() / (size * size);
+  if (foreign.numel() > 0 && expected.dim() > 1)
+    findings.fault("source", name,
+                   fmt::format("is not compressed, but {} of its {} rows are not the source's as the recipe changes "
+                               "them, the first is row {}",
+                               foreign.numel(), rows.numel(), foreign[0].item<std::int64_t>()));
+  else if (errors.norm().item<double>() > kOfAll * size || std::abs(ratio - 1) > kOfSize)
+    findings.fault("source", name, "is not compressed, but differs from the source's as the recipe changes it");
+}
+
 /// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise. `of_file`: of a GGUF, which
 /// holds 1 + x of norms, and -exp(x) of what a delta rule forgets.
 void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, bool is_computed,
                    bool of_file, Findings& findings) {
   if (is_computed) {
-    const at::Tensor expected = original.to(at::kDouble);
-    if ((stored.to(at::kDouble) - expected).norm().item<double>() > 0.01 * expected.norm().item<double>())
-      findings.fault("source", name, "is not compressed, but differs from the source's as the recipe changes it");
+    compare_computed(name, original, stored, findings);
     return;
   }
   const at::Tensor expected = original.to(stored.scalar_type());
@@ -404,6 +424,63 @@ std::vector<double> values_of(const graph::Constant& constant) {
   return values;
 }
 
+bool is_same(const graph::RopeTable& one, const graph::RopeTable& other) {
+  return are_near(one.inverse_frequencies, other.inverse_frequencies) &&
+         are_near({one.attention_scaling}, {other.attention_scaling}) &&
+         (one.long_inverse_frequencies.empty() || other.long_inverse_frequencies.empty() ||
+          are_near(one.long_inverse_frequencies, other.long_inverse_frequencies));
+}
+
+bool is_imported(const graph::Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const graph::Node& node) { return std::holds_alternative<graph::Aten>(node.operation); });
+}
+
+/// How a module attends to tokens and turns their positions, in the order of its nodes.
+struct Attending {
+  std::vector<graph::Attention> attentions;
+  std::vector<graph::RopeTable> tables;
+  std::vector<std::string> programs;  ///< of imported operators
+};
+
+std::map<std::string, Attending> attending_modules(const graph::Graph& graph) {
+  std::map<std::string, Attending> modules;
+  for (const graph::Node& node : graph.nodes) {
+    Attending& module = modules[graph.module_name(node)];
+    if (const auto* attention = std::get_if<graph::Attention>(&node.operation))
+      module.attentions.push_back(*attention);
+    else if (const auto* rotary = std::get_if<graph::Rotary>(&node.operation))
+      module.tables.push_back(graph.rope_tables.at(static_cast<std::size_t>(rotary->table)));
+    else if (const auto* imported = std::get_if<graph::Aten>(&node.operation))
+      module.programs.push_back(imported->program);
+  }
+  return modules;
+}
+
+constexpr const char* kOtherProgram = "computes something else than in the source, by config.json";
+
+std::string window_text(std::int64_t window) {
+  return window == 0 ? "all tokens before it" : fmt::format("the last {}", window);
+}
+
+/// "": there is none.
+std::string difference(const Attending& result, const Attending& source) {
+  if (result.tables.size() != source.tables.size())
+    return fmt::format("turns positions {} times, in the source {} times", result.tables.size(), source.tables.size());
+  if (!std::equal(result.tables.begin(), result.tables.end(), source.tables.begin(), is_same))
+    return "turns positions by other angles than in the source";
+  for (std::size_t i = 0; i < std::min(result.attentions.size(), source.attentions.size()); ++i) {
+    const graph::Attention &own = result.attentions[i], &original = source.attentions[i];
+    if (own.window != original.window)
+      return fmt::format("lets a token see {}, in the source {}", window_text(own.window),
+                         window_text(original.window));
+    if (!are_near({own.scale, own.soft_cap}, {original.scale, original.soft_cap}))
+      return "scales scores otherwise than in the source";
+  }
+  return result.programs == source.programs && result.attentions.size() == source.attentions.size() ? ""
+                                                                                                    : kOtherProgram;
+}
+
 bool is_simple(const Json& value) { return value.is_number() || value.is_boolean() || value.is_string(); }
 
 /// Numbers, switches and words of config.json that both have, also in its sections, and a factor of positions that only the result
@@ -476,14 +553,8 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
   return comparison;
 }
 
-void compare_positions(const graph::Graph& result, const graph::Graph& source, bool of_file, Findings& findings) {
-  const auto is_same = [](const graph::RopeTable& one, const graph::RopeTable& other) {
-    return are_near(one.inverse_frequencies, other.inverse_frequencies) &&
-           are_near({one.attention_scaling}, {other.attention_scaling}) &&
-           (one.long_inverse_frequencies.empty() || other.long_inverse_frequencies.empty() ||
-            are_near(one.long_inverse_frequencies, other.long_inverse_frequencies));
-  };
-  const auto has_all = [&](const std::vector<graph::RopeTable>& own, const std::vector<graph::RopeTable>& wanted) {
+void compare_attention(const graph::Graph& result, const graph::Graph& source, bool of_file, Findings& findings) {
+  const auto has_all = [](const std::vector<graph::RopeTable>& own, const std::vector<graph::RopeTable>& wanted) {
     return std::all_of(wanted.begin(), wanted.end(), [&](const graph::RopeTable& table) {
       return std::any_of(own.begin(), own.end(), [&](const graph::RopeTable& other) { return is_same(other, table); });
     });
@@ -499,7 +570,20 @@ void compare_positions(const graph::Graph& result, const graph::Graph& source, b
   const bool same_tables =
       has_all(source.rope_tables, result.rope_tables) && (of_file || has_all(result.rope_tables, source.rope_tables));
   if (!same_constants || (compares_tables && !same_tables))
-    findings.fault("config", "the rotary embedding", "turns positions by other angles than the source's");
+    return findings.fault("config", "the rotary embedding", "turns positions by other angles than the source's");
+  if (is_imported(result) != is_imported(source)) return;   // the same functions in other operations
+  std::map<std::string, std::vector<std::string>> modules;  // by what is wrong
+  const std::map<std::string, Attending> originals = attending_modules(source);
+  for (const auto& [module, own] : attending_modules(result))
+    if (const auto original = originals.find(module); original != originals.end())
+      if (const std::string fault = difference(own, original->second); !fault.empty()) modules[fault].push_back(module);
+  for (const auto& [fault, found] : modules) {
+    const std::string others = found.size() == 1 ? "" : fmt::format(" ({} modules)", found.size());
+    if (fault == kOtherProgram)
+      findings.warning("config", found.front(), fault + others);
+    else
+      findings.fault("config", found.front(), fault + others);
+  }
 }
 
 }  // namespace layerpress::verification

@@ -281,6 +281,12 @@ PLANTED = {
     "scale of smoothed codes": ("dense", "smoothed", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
     "rows of rotated codes": ("dense", "rotated", change(Q + "weight_packed", permute_rows), True, "source"),
     "rotated embedding is scaled": ("dense", "rotated", change("model.embed_tokens.weight", lambda rows: rows * 1.1), True, "source"),
+    "row of the rotated embedding": ("dense", "rotated", change("model.embed_tokens.weight", lambda rows: put(rows[3], (7,))(rows)), True,
+                                     "source"),
+    "rotated embedding is a little larger": ("dense", "rotated", change("model.embed_tokens.weight", lambda rows: rows * 1.008), True,
+                                             "source"),
+    "more positions in rope_scaling": ("dense", "int4", lambda folder: tiny_models.rewrite_config(
+        folder, lambda text: text.update(rope_scaling={"rope_type": "linear", "factor": 2.0})), True, "config"),
     "experts that stay are swapped": ("experts", "half the experts", swap(EXPERT.format(0), EXPERT.format(1)), True, "source"),
     "layers are swapped": ("dense", "int4", swap("model.layers.0.mlp.", "model.layers.1.mlp."), True, "source"),
 }
@@ -554,6 +560,20 @@ def test_numbers_of_the_config(made, sources, tmp_path):
     tiny_models.rewrite_config(out, lambda config: config.update(rms_norm_eps=0.5))
     outcome = program.run("verify", out, "--source", sources["dense"], code=1)
     assert "rms_norm_eps" in outcome.output and "is 0.5, the source's is 1e-06" in outcome.output
+
+
+@pytest.mark.parametrize("family, settings, changed, said", [
+    ("Mistral", {"sliding_window": None}, {"sliding_window": 4}, "lets a token see the last 4, in the source all tokens before it"),
+    ("Gemma3", {"layer_types": ["sliding_attention", "full_attention"]}, {"layer_types": ["full_attention", "sliding_attention"]},
+     "turns positions by other angles"),
+    ("SmolLM3", {"no_rope_layers": [1, 0]}, {"no_rope_layers": [1, 1]}, "turns positions 2 times, in the source 0 times"),
+])
+def test_attention_of_the_config(family, settings, changed, said, tmp_path):
+    source = tiny_models.save(tmp_path / "source", family, **settings)
+    out = program.oneshot(source, tmp_path / "out", "--scheme", "W8A16", "--group-size", "32", "--algorithm", "rtn")
+    assert verified(out, "--source", source, code=0)["warnings"] == []
+    tiny_models.rewrite_config(out, lambda config: config.update(changed))
+    assert said in program.run("verify", out, "--source", source, code=1).output
 
 
 def test_norms_rounded_as_one_and_more(tmp_path):

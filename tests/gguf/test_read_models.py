@@ -16,10 +16,12 @@ EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss", "qwen3 next", "qwen3 next, every
 QUICK = [name for name in gguf_models.MODELS if name not in EXPORTED]
 
 
-def compare_logits(model, tmp_path, **changes):
+def compare_logits(model, tmp_path, added=None, **changes):
+    """`added`: to config.json alone."""
     family, settings = gguf_models.MODELS[model]
     settings = {**settings, **changes}
     folder = tiny_models.save(tmp_path / "model", family, **settings)
+    tiny_models.rewrite_config(folder, lambda config: config.update(added or {}))
     file = gguf_models.write(folder, tmp_path / "model.gguf")
     samples = tiny_models.random_samples([24, 5])
     expected, found = program.logits(folder, samples, tmp_path), program.logits(file, samples, tmp_path)
@@ -35,6 +37,11 @@ def test_logits_of_built_in_families(model, tmp_path):
 @pytest.mark.parametrize("model", nightly_but(EXPORTED, "glm4"))
 def test_logits_of_exported_families(model, tmp_path):
     compare_logits(model, tmp_path)
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_rope_scaling_beside_rope_parameters(model, tmp_path):
+    compare_logits(model, tmp_path, {"rope_scaling": {"rope_type": "linear", "factor": 4.0}})
 
 
 @pytest.mark.nightly

@@ -216,6 +216,27 @@ def test_mixtral_without_rope_parameters(tmp_path):
     assert max(differences(folder, tmp_path)) < 1e-4
 
 
+YARN_BESIDE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 0.8, "mscale_all_dim": 0.5}
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen3", "deepseek v3", "gemma3"])
+def test_rope_scaling_beside_rope_parameters(case, tmp_path):
+    """As model cards tell users to write it for long texts: transformers takes it in place of rope_parameters."""
+    family, settings = CASES[case]
+    folder = tiny_models.save(tmp_path / "model", family, **settings)
+    plain = program.logits(folder, tiny_models.random_samples(LENGTHS), tmp_path)
+    tiny_models.rewrite_config(folder, lambda config: config.update(rope_scaling=YARN_BESIDE))
+    assert max(differences(folder, tmp_path)) < 1e-4
+    stretched = program.logits(folder, tiny_models.random_samples(LENGTHS), tmp_path)
+    assert not any(numpy.allclose(a, b) for a, b in zip(plain, stretched) if len(a) > 1)
+
+
+def test_theta_that_rope_scaling_replaces(tmp_path):
+    folder = tiny_models.save(tmp_path / "model", **rope({"rope_type": "default", "rope_theta": 5e5}))
+    tiny_models.rewrite_config(folder, lambda config: config.update(rope_scaling=YARN_BESIDE))
+    program.fails("inspect", folder, fragments=["rope_scaling replaces rope_parameters", "rope_theta is 10000 and not 500000"])
+
+
 @pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
 def test_old_phi3_config(kind, tmp_path):
     """Names that early checkpoints have for longrope mean the same, to the last bit."""

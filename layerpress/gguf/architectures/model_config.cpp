@@ -152,11 +152,15 @@ double RopeConfig::number(const char* key, double otherwise) const {
 
 RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults) {
   RopeConfig rope;
-  if (config.has("rope_parameters")) rope.entry = "rope_parameters";
-  const Json all = config.object(rope.entry);
+  const Json all = config.object("rope_parameters"), scaling = config.object("rope_scaling");
   const Json local = of_layers(all, "sliding_attention");
-  rope.parameters =
-      all.contains("full_attention") || all.contains("sliding_attention") ? of_layers(all, "full_attention") : all;
+  const bool by_layers = all.contains("full_attention") || all.contains("sliding_attention");
+  if (scaling.empty() && !all.empty()) rope.entry = "rope_parameters";
+  if (by_layers) rope.parameters = of_layers(all, "full_attention");
+  if (by_layers || !scaling.empty())
+    rope.parameters.update(scaling);  // as transformers does, which else takes one of them
+  else
+    rope.parameters = all;
   const Json& parameters = rope.parameters;
   constexpr const char* kWhere = "config.json: rope parameters";
   rope.kind = json_get_or<std::string>(parameters, "rope_type", kWhere,

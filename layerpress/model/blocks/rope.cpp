@@ -29,14 +29,22 @@ struct RopeSource {
   double exponent(std::int64_t pair) const { return 2.0 * static_cast<double>(pair) / static_cast<double>(dims); }
 };
 
+/// transformers takes `rope_scaling` in place of all of `rope_parameters`.
+void check_replaced_theta(const Json& config, double theta) {
+  const auto found = config.find("rope_parameters");
+  if (found == config.end() || !found->is_object()) return;
+  const double other = json_get_or<double>(*found, "rope_theta", kRopeParameters, theta);
+  if (other != theta)
+    throw CheckpointError(
+        "[model.rope] config.json: rope_scaling replaces rope_parameters, so that rope_theta is {:g} and not {:g}; "
+        "move "
+        "what rope_scaling says into rope_parameters",
+        theta, other);
+}
+
 RopeSource read_source(const Json& config, const DecoderConfig& decoder, bool rotates_part) {
   RopeSource source;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(key);
-    if (found == config.end() || found->is_null()) continue;
-    if (!found->is_object()) throw CheckpointError("[model.rope] config.json: '{}' is not an object", key);
-    source.parameters = *found;
-  }
+  source.parameters = rope_parameters(config);
   source.kind =
       json_get_or<std::string>(source.parameters, "rope_type", kRopeParameters,
                                json_get_or<std::string>(source.parameters, "type", kRopeParameters, "default"));
@@ -44,6 +52,7 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder, bool ro
       source.number_or("rope_theta", json_get_or<double>(config, "rope_theta", kRopeParameters, decoder.rope_theta));
   const double partial = source.number_or("partial_rotary_factor",
                                           json_get_or<double>(config, "partial_rotary_factor", kRopeParameters, 1.0));
+  check_replaced_theta(config, source.theta);
   if (!(source.theta > 1) || !(partial > 0) || partial > 1)
     throw CheckpointError("[model.rope] config.json: rope_theta {} or partial_rotary_factor {} is out of range",
                           source.theta, partial);
@@ -153,6 +162,16 @@ void require_angles(const RopeSource& source, const graph::RopeTable& table) {
 }
 
 }  // namespace
+
+Json rope_parameters(const Json& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || found->is_null()) continue;
+    if (!found->is_object()) throw CheckpointError("[model.rope] config.json: '{}' is not an object", key);
+    if (!found->empty()) return *found;
+  }
+  return Json::object();
+}
 
 graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder, bool rotates_part) {
   const RopeSource source = read_source(config, decoder, rotates_part);

@@ -6,6 +6,9 @@
 
 namespace layerpress::model {
 
+/// `rope_scaling`, or `rope_parameters` where that says nothing, as transformers 5 reads them; empty: neither.
+Json rope_parameters(const Json& config);
+
 /// The rotary table of a config, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (earlier
 /// versions). Kinds default, linear, dynamic, yarn, llama3 and longrope, as transformers computes them. Throws
 /// CheckpointError for others, and for a partial_rotary_factor unless the model's class in transformers `rotates_part` of a head.

@@ -5,6 +5,7 @@
 
 #include "layerpress/model/blocks/decoder_blocks.h"
 #include "layerpress/model/blocks/expert_blocks.h"
+#include "layerpress/model/blocks/rope.h"
 #include "layerpress/model/families/families.h"
 
 namespace layerpress::model {
@@ -37,18 +38,14 @@ struct LatentAttention {
 /// 1 / sqrt(head_dim), times the square of the factor by which stretched positions (YaRN) scale queries and keys.
 double score_scale(const Json& config, std::int64_t head_dim) {
   double scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(key);
-    if (found == config.end() || !found->is_object()) continue;
-    const auto kind = json_get_or<std::string>(*found, "rope_type", kConfigFile,
-                                               json_get_or<std::string>(*found, "type", kConfigFile, "default"));
-    const auto magnitude = json_get_or<double>(*found, "mscale_all_dim", kConfigFile, 0);
-    if (kind == "default" || magnitude == 0) continue;
-    const auto factor = json_get<double>(*found, "factor", kConfigFile);
-    const double grown = factor <= 1 ? 1 : 0.1 * magnitude * std::log(factor) + 1;
-    return scale * grown * grown;
-  }
-  return scale;
+  const Json parameters = rope_parameters(config);
+  const auto kind = json_get_or<std::string>(parameters, "rope_type", kConfigFile,
+                                             json_get_or<std::string>(parameters, "type", kConfigFile, "default"));
+  const auto magnitude = json_get_or<double>(parameters, "mscale_all_dim", kConfigFile, 0);
+  if (kind == "default" || magnitude == 0) return scale;
+  const auto factor = json_get<double>(parameters, "factor", kConfigFile);
+  const double grown = factor <= 1 ? 1 : 0.1 * magnitude * std::log(factor) + 1;
+  return scale * grown * grown;
 }
 
 LatentAttention parse_attention(const Json& config, const std::string& prefix) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <optional>
 
 #include "layerpress/dist/group.h"
 #include "layerpress/kernels/products/gram.h"
@@ -95,7 +96,8 @@ class StatisticsStore::Merge {
   std::deque<Strip> under_way_;
 };
 
-compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows) {
+compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows,
+                                    bool all_tokens) {
   compression::SampleRows samples{batch.offsets, batch.places, run.all_samples};
   const execution::BatchImages& images = batch.images;
   for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
@@ -107,7 +109,7 @@ compression::SampleRows sample_rows(const execution::RunContext& run, const exec
     samples.offsets[i + 1] = samples.offsets[i] + count;
   }
   const at::Tensor counted = execution::counted_rows(batch, rows);
-  if (!counted.defined()) return samples;
+  if (!counted.defined() || (all_tokens && rows == graph::Rows::kTokens)) return samples;
   const at::Tensor places = counted.contiguous();
   const auto* first = places.const_data_ptr<std::int64_t>();
   for (std::int64_t& offset : samples.offsets) offset = std::lower_bound(first, first + places.numel(), offset) - first;
@@ -179,10 +181,13 @@ void add_rows(const execution::RunContext& run, const Contribution& contribution
   run.times.add_flops(statistic.phase(), statistic.flops(tokens, figures.size(1), rows));
 }
 
-/// The number of tokens in this piece.
+/// The number of tokens in this piece: of those that count, if statistics take these alone.
 std::int64_t tokens_of(const std::vector<Contribution>& contributions) {
-  const std::vector<at::Tensor>& values = contributions.front().input.values;
-  return values.empty() ? 0 : values[0].size(0);
+  std::optional<std::int64_t> tokens;
+  for (const Contribution& contribution : contributions)
+    if (const std::vector<at::Tensor>& values = contribution.input.values; !values.empty())
+      tokens = std::min(tokens.value_or(values[0].size(0)), values[0].size(0));
+  return tokens.value_or(0);
 }
 
 }  // namespace

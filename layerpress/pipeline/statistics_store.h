@@ -21,7 +21,8 @@ struct Contribution {
 };
 
 /// The samples of the rows that count in a value: of tokens, or of what belongs to samples with images.
-compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows);
+compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows,
+                                    bool all_tokens = false);
 
 /// Statistics of values, kept until the last linear that wants them is compressed.
 class StatisticsStore {

@@ -51,8 +51,14 @@ void StepCollection::take_source(const compression::StatisticSource& source, con
                                  execution::BatchPiece& piece) {
   for (auto& [value, collected] : collected_) {
     if (collected.sources.count(source) == 0 || piece.collected.count(value) != 0) continue;
+    const auto& statistics = collected.statistics;
+    const bool takes_all = piece.batch.counted.defined() &&
+                           run_.graph.values[source.value].rows == graph::Rows::kTokens &&
+                           std::any_of(statistics.begin(), statistics.end(),
+                                       [](const auto& statistic) { return statistic->takes_all_tokens(); });
     collected.held[source] = counted(source.value, x, piece);
-    finite_.check(source.value, collected.held[source], piece);
+    if (takes_all) collected.all[source] = x;
+    finite_.check(source.value, takes_all ? x : collected.held[source], piece);
     if (source == collected.last) add(value, collected, piece);
   }
 }
@@ -88,13 +94,17 @@ void StepCollection::add(graph::ValueId value, Collected& collected, execution::
   for (const compression::StatisticPtr& statistic : collected.statistics) {
     contributions.push_back({statistic, {}, collected.root_of(*statistic)});
     compression::StatisticInput& input = contributions.back().input;
-    for (const compression::StatisticSource& source : statistic->sources(value))
-      input.values.push_back(collected.held.at(source));
+    for (const compression::StatisticSource& source : statistic->sources(value)) {
+      const auto all = statistic->takes_all_tokens() ? collected.all.find(source) : collected.all.end();
+      input.values.push_back(all != collected.all.end() ? all->second : collected.held.at(source));
+    }
     if (const auto weight = collected.weights.find(statistic->weight()); weight != collected.weights.end())
       input.weight = weight->second;
-    if (statistic->looks_at_samples()) input.samples = sample_rows(run_, piece.batch, run_.graph.values[value].rows);
+    if (statistic->looks_at_samples())
+      input.samples = sample_rows(run_, piece.batch, run_.graph.values[value].rows, statistic->takes_all_tokens());
   }
   collected.held.clear();
+  collected.all.clear();
   piece.collect(value, [&] {
     if (last_batch_ && piece.is_last)
       statistics_.add_last_and_merge(run_, value, contributions);

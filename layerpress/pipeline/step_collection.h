@@ -29,7 +29,7 @@ class StepCollection {
                  const std::vector<schedule::GroupWork>& works, const residency::Onload& parameters,
                  const Targets& targets);
 
-  /// A value for samples of the current batch, with all its rows; only those that count are collected.
+  /// A value for samples of the current batch, with all its rows; statistics of errors collect only those that count.
   void take(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
   void take_original(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
   /// Starts a batch.
@@ -44,10 +44,11 @@ class StepCollection {
   struct Collected {
     std::vector<compression::StatisticPtr> statistics;
     std::set<compression::StatisticSource> sources;
-    compression::StatisticSource last;                          ///< the value itself, in the model that runs last
-    std::map<compression::StatisticSource, at::Tensor> held{};  ///< sources that have been computed
-    std::map<std::string, at::Tensor> weights{};                ///< in the computing dtype
-    std::map<std::string, int> roots{};  ///< the ranks that need statistics, for those that not all ranks need
+    compression::StatisticSource last;  ///< the value itself, in the model that runs last
+    /// Sources that have been computed: the rows that count, and all, if there are others and a statistic takes them.
+    std::map<compression::StatisticSource, at::Tensor> held{}, all{};
+    std::map<std::string, at::Tensor> weights{};  ///< in the computing dtype
+    std::map<std::string, int> roots{};           ///< the ranks that need statistics, for those that not all ranks need
     int root_of(const compression::Statistic& statistic) const;
   };
   void take_source(const compression::StatisticSource& source, const at::Tensor& x, execution::BatchPiece& piece);

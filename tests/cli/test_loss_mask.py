@@ -51,6 +51,20 @@ def test_only_marked_tokens_count(model, samples, tmp_path):
     assert summary["tokens"] == sum(LENGTHS)
 
 
+@pytest.mark.parametrize("observer", ["minmax", "static_minmax"])
+def test_scales_of_inputs_see_all_tokens(observer, model, samples, tmp_path):
+    """Engines round the inputs of every token, those of prompts, too."""
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor", "dynamic": False, "observer": observer}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}, "input_activations": inputs}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": {"config_groups": {"group_0": group}, "ignore": ["lm_head"]}}}}))
+    masked, found = write(tmp_path / "masked.jsonl", samples, beginnings(20)), []
+    for options in (["--use-loss-mask"], []):
+        program.oneshot(model, tmp_path / f"out{len(options)}", "--dataset", masked, "--recipe", recipe, "--batch-tokens", "64", *options)
+        found.append(tiny_models.tensors(tmp_path / f"out{len(options)}"))
+    assert sum(name.endswith("input_scale") for name in found[0]) == 14 and same(*found)
+
+
 def test_token_files_carry_the_mask(model, samples, tmp_path):
     rows = write(tmp_path / "rows.jsonl", samples, [[int(i % 3 > 0) for i in range(length)] for length in LENGTHS])
     program.run("prepare", model, "--dataset", rows, "--output", tmp_path / "t.safetensors", "--use-loss-mask")

@@ -10,6 +10,8 @@ namespace layerpress::compression {
 class RangeStatistic : public Statistic {
  public:
   bool everywhere() const override { return true; }
+  /// Engines round the values of every token, whichever of them counted in errors.
+  bool takes_all_tokens() const override { return true; }
 
   /// fp64 [2, features] on the CPU: the least and the greatest elements. Without tokens, infinity and minus infinity.
   virtual at::Tensor range(const at::Tensor& figures) const = 0;

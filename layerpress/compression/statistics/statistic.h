@@ -74,6 +74,8 @@ class Statistic {
   virtual bool everywhere() const { return false; }
   /// Whether it distinguishes samples. It then needs values with one row per token.
   virtual bool looks_at_samples() const { return false; }
+  /// Whether tokens that a loss mask leaves out contribute, too.
+  virtual bool takes_all_tokens() const { return false; }
   /// Whether add() can process ranges of rows separately, so that finished rows are sent while others are computed.
   virtual bool adds_by_rows() const { return false; }
 

@@ -228,5 +228,7 @@ struct UnfinishedRun {
   std::size_t subgraphs = 0;  ///< all subgraphs
 };
 std::optional<UnfinishedRun> find_unfinished_run(const std::string& output);
+/// Whether a run with output `output` has left subgraphs or measurements with which --resume goes on.
+bool can_resume(const std::string& output);
 
 }  // namespace layerpress

@@ -6,7 +6,7 @@ namespace layerpress {
 
 void RunControl::check_stop() const {
   if (stop_requested != nullptr && stop_requested->load(std::memory_order_relaxed))
-    throw InterruptedError("[run] stopped on request; nothing was written");
+    throw InterruptedError("[run] stopped on request");
   if (supervisor != nullptr) supervisor->check();
 }
 

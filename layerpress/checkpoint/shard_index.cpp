@@ -49,6 +49,11 @@ std::string shortened(std::vector<std::string> names) {
   if (!safetensors.empty())
     throw CheckpointError("[checkpoint.open] {}: has {}, but neither {} nor {}; download the folder again", where,
                           shortened(safetensors), kSingleFileName, kIndexName);
+  const auto gguf =
+      std::find_if(others.begin(), others.end(), [](const auto& name) { return name.ends_with(".gguf"); });
+  if (gguf != others.end())
+    throw CheckpointError("[checkpoint.open] {}: its weights are in {}; name that file: {}", where, shortened(others),
+                          (directory / *gguf).string());
   if (!others.empty())
     throw CheckpointError(
         "[checkpoint.open] {}: its weights are in {}; convert them to safetensors first "

@@ -111,7 +111,7 @@ void print_summary(const OneshotSummary& summary) {
 /// Prints the command that resumes the run, if the run has left finished work.
 void print_resume_command(const CommonOptions& common, const OneshotOptions& options, int ranks) {
   try {
-    if (find_unfinished_run(options.output))
+    if (can_resume(options.output))
       say(fmt::format("continue{} with: {} --resume\n", ranks > 1 ? ", on any number of ranks," : "",
                       common.command_line));
   } catch (const Error&) {

@@ -62,4 +62,12 @@ std::optional<Environment> read_environment() {
   return environment;
 }
 
+std::string unused_launcher() {
+  if (!environment_variable("MASTER_ADDR").empty()) return "";
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+    if (const std::string size = environment_variable(name); !size.empty() && size != "1")
+      return fmt::format("{} says {} processes", name, size);
+  return "";
+}
+
 }  // namespace layerpress::dist

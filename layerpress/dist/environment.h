@@ -22,4 +22,7 @@ struct Environment {
 /// values are missing, not numbers, or contradictory.
 std::optional<Environment> read_environment();
 
+/// What a launcher says of its processes, each of which works alone because MASTER_ADDR is missing; "": nothing.
+std::string unused_launcher();
+
 }  // namespace layerpress::dist

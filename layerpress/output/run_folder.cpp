@@ -269,4 +269,8 @@ std::optional<UnfinishedRun> find_unfinished_run(const std::string& output) {
   return run;
 }
 
+bool can_resume(const std::string& output) {
+  return find_unfinished_run(output) || output::MeasurementLog::is_there(output);
+}
+
 }  // namespace layerpress

@@ -42,7 +42,8 @@ void require_header(const Json& object, const std::string& where) {
                           where, status);
   for (const char* key : {"sparsity_config", "transform_config"})
     if (object.contains(key) && !object[key].empty())
-      throw CheckpointError("[quant.config] {}: {} is not supported here; only weights may be compressed", where, key);
+      throw CheckpointError("[quant.config] {}: {} is not supported here; start from the model that it was made of",
+                            where, key);
 }
 
 /// A group, or the targets of the preset that it is named after.

@@ -15,7 +15,14 @@ std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout, const RunCo
   if (timeout.count() < 1 || timeout.count() > kLongest)
     throw UsageError("[dist] a timeout must be between 1 and {} s, got {}", kLongest, timeout.count());
   const auto environment = dist::read_environment();
-  if (!environment) return std::make_unique<Distributed>();
+  if (!environment) {
+    if (const std::string launcher = dist::unused_launcher(); !launcher.empty())
+      control.message(LogLevel::kWarning,
+                      fmt::format("[dist.environment] {}, but MASTER_ADDR is not set, so that each does the whole run; "
+                                  "set MASTER_ADDR and MASTER_PORT to where rank 0 is",
+                                  launcher));
+    return std::make_unique<Distributed>();
+  }
   auto ranks = std::make_unique<Distributed>(*environment, timeout, control);
   setup::set_threads(ranks->cores());
   return ranks;

@@ -39,13 +39,17 @@ std::string checksum_of_weights(const OpenedModel& model) {
   return checksum_of_tensors(*model.stored, kSamples);
 }
 
-std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
+/// "" and groups of 0 stand for options that were not given.
+std::string shown(const std::string& key, const Json& value) {
+  const bool is_given = !value.is_null() && value != "" && (value != 0 || !key.ends_with("group-size"));
+  return is_given ? value.dump() : "not given";
+}
 
 /// The first key with a different value, as "<kind> KEY was A and is B".
 std::string first_difference(const Json& then, const Json& now, const std::string& kind) {
   for (const auto& [key, value] : now.items()) {
     const Json before = then.is_object() && then.contains(key) ? then[key] : Json();
-    if (before != value) return fmt::format("{}{} was {} and is {}", kind, key, shown(before), shown(value));
+    if (before != value) return fmt::format("{}{} was {} and is {}", kind, key, shown(key, before), shown(key, value));
   }
   return "";
 }

@@ -14,11 +14,26 @@ namespace {
 class Variables {
  public:
   explicit Variables(const std::map<std::string, std::string>& wanted) {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-          "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "TORCHELASTIC_USE_AGENT_STORE",
-          "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_STEP_NUM_TASKS",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "SLURM_LOCALID",
+                             "SLURM_NTASKS_PER_NODE",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "TORCHELASTIC_USE_AGENT_STORE",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
       ::unsetenv(name);
       names_.push_back(name);
@@ -73,6 +88,14 @@ TEST(Environment, OfSlurmAndMpiNeedsAnAddress) {
   {
     const Variables batch_job({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
     EXPECT_FALSE(read_environment().has_value());
+    EXPECT_EQ(unused_launcher(), "");  // sbatch runs its script once
+  }
+  for (const char* size : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"}) {
+    const Variables forgotten(std::map<std::string, std::string>{{size, "3"}});
+    EXPECT_FALSE(read_environment().has_value());
+    EXPECT_EQ(unused_launcher(), std::string(size) + " says 3 processes");
+    const Variables addressed(std::map<std::string, std::string>{{size, "3"}, {"MASTER_ADDR", "a"}});
+    EXPECT_EQ(unused_launcher(), "");
   }
   {
     const Variables slurm({{"SLURM_PROCID", "2"},

@@ -68,8 +68,10 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
   if (!setup.pipeline->takes_data) return {};
   if (options.dataset.empty()) {
     const std::string use = setup::data_use(options, setup.modifiers);
-    throw UsageError("[options] --dataset is missing: calibration data is needed by {}",
-                     use.empty() ? "--pipeline " + std::string(setup.pipeline->name) : use);
+    const bool rounds = options.recipe.empty() && options.algorithm == "gptq" && !use.empty();
+    throw UsageError("[options] --dataset is missing: calibration data is needed by {}{}",
+                     use.empty() ? "--pipeline " + std::string(setup.pipeline->name) : use,
+                     rounds ? "; without data, --algorithm rtn rounds to nearest" : "");
   }
   if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
     throw UsageError(

@@ -251,11 +251,11 @@ void require_numbers(const Predictions& sums, const std::string& model) {
 }
 
 std::int64_t quantize_activations(setup::OpenedModel& model) {
-  const std::size_t count = setup::round_inputs(model);
-  if (count == 0)
+  const std::optional<std::size_t> linears = setup::round_inputs(model);
+  if (!linears)
     throw UsageError("[options] --quantize-activations: no scheme of {} quantizes inputs of linears; leave it out",
                      model.checkpoint->location().string());
-  return static_cast<std::int64_t>(count);
+  return static_cast<std::int64_t>(*linears);
 }
 
 [[noreturn]] void refuse_short_texts(const EvaluateOptions& options) {

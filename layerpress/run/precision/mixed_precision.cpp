@@ -40,8 +40,34 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Of a tensor's entry in a file's header, alignment included, at most.
-std::uint64_t entry_bytes(const std::string& name) { return name.size() + 110; }
+/// What tensors' entries take in the headers of a result, alignment included, at most.
+class HeaderBytes {
+ public:
+  explicit HeaderBytes(const setup::RunSetup& setup)
+      : is_gguf_(!setup.target->has_config()), digits_(std::to_string(2 * setup.model.stored->total_bytes()).size()) {}
+
+  /// What stands around the entries; a GGUF has the tokenizer there.
+  std::uint64_t of_files(const setup::RunSetup& setup, std::uint64_t largest_shard) const {
+    if (!is_gguf_)
+      return (1 + setup.model.stored->total_bytes() / largest_shard) *
+             (checkpoint::safetensors_header({}, {{"format", "pt"}}).size() + 8);  // 8: padding
+    std::uint64_t bytes = 0;
+    for (const checkpoint::FileLayout& file : output::layout_of(setup, {}, setup::kUnlimited, 1).files) {
+      bytes += file.header.size();
+      for (const checkpoint::StoredTensor& tensor : file.tensors) bytes -= of_entry(tensor) - gguf::kAlignment;
+    }
+    return bytes;
+  }
+  std::uint64_t of_entry(const checkpoint::TensorSpec& tensor) const {
+    if (is_gguf_) return tensor.name.size() + 24 + 8 * tensor.shape.size() + gguf::kAlignment;
+    return tensor.name.size() + checkpoint::dtype_name(tensor.dtype).size() + Json(tensor.shape).dump().size() +
+           2 * digits_ + std::string_view(R"(,"":{"dtype":"","shape":,"data_offsets":[,]})").size();
+  }
+
+ private:
+  bool is_gguf_;
+  std::size_t digits_;  ///< of an offset
+};
 
 bool has_bits(const OneshotOptions& options) { return options.target_bits != 0 || options.is_given("target-bits"); }
 
@@ -176,28 +202,32 @@ Vocabulary vocabulary_of(const OneshotOptions& options, const setup::RunSetup& s
   return vocabulary;
 }
 
-/// Of the entries of a linear's tensors, in the scheme that has the most.
-std::uint64_t entries_of_linear(const SchemeComparison& comparison, const std::string& module,
-                                const compression::LinearShape& shape) {
-  std::size_t most = 2;  // a GGUF has a weight, and a global scale of NVFP4
-  for (const quant::QuantizationScheme* scheme : comparison.schemes)
-    most = std::max(most, stored_parts(*scheme, shape).size());
-  return most * entry_bytes(module + ".weight_global_scale");
+/// Of the entries of a linear's tensors, in the scheme whose entries are the longest.
+std::uint64_t entries_of_linear(const SchemeComparison& comparison, const HeaderBytes& header,
+                                const std::string& module, const compression::LinearShape& shape) {
+  std::uint64_t most = header.of_entry({module + ".weight", shape.dtype, {shape.rows, shape.columns}});
+  for (const quant::QuantizationScheme* scheme : comparison.schemes) {
+    std::uint64_t bytes = 0;
+    for (const quant::NamedTensorSpec& part : stored_parts(*scheme, shape))
+      bytes += header.of_entry({module + "." + part.suffix, part.dtype, part.shape});
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 /// Bytes of everything in the result but the weights of the measured linears.
-std::uint64_t other_bytes(const SchemeComparison& comparison, const Vocabulary& vocabulary) {
+std::uint64_t other_bytes(const OneshotOptions& options, const SchemeComparison& comparison,
+                          const Vocabulary& vocabulary) {
   const setup::RunSetup& setup = comparison.setup();
   const gguf::BlockType* type = gguf::find_block_type(vocabulary.group.name);
-  std::uint64_t bytes = 0;
-  if (!setup.target->has_config())  // the file itself has the tokenizer
-    for (const checkpoint::FileLayout& file : output::layout_of(setup, {}, setup::kUnlimited, 1).files)
-      bytes += file.header.size();
-  for (const auto& [module, linear] : linears_of(setup)) bytes += entries_of_linear(comparison, module, linear.shape);
+  const HeaderBytes header(setup);
+  std::uint64_t bytes = header.of_files(setup, parse_bytes(options.max_shard_size, "--max-shard-size"));
+  for (const auto& [module, linear] : linears_of(setup))
+    bytes += entries_of_linear(comparison, header, module, linear.shape);
   for (const output::OutputPart& part : output::output_parts(setup, {})) {
     if (part.linear) continue;
     for (const checkpoint::TensorSpec& tensor : part.tensors)
-      bytes += entry_bytes(tensor.name) +
+      bytes += header.of_entry(tensor) +
                (type != nullptr && vocabulary.weights.contains(tensor.name)
                     ? static_cast<std::uint64_t>(tensor.shape[0] * type->row_bytes(tensor.shape[1]))
                     : tensor.nbytes());
@@ -252,7 +282,7 @@ Measured prepare(Rank& rank) {
   measured.comparison = set_up_comparison(rank, rounded, options.algorithm == "gptq");
   measured.units = sized_units(rank, options.schemes, measured.comparison);
   measured.vocabulary = vocabulary_of(options, measured.comparison.setup());
-  measured.others = other_bytes(measured.comparison, measured.vocabulary);
+  measured.others = other_bytes(options, measured.comparison, measured.vocabulary);
   require_useful_limit(options, measured.units, measured.others);
   return measured;
 }

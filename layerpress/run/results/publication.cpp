@@ -199,7 +199,12 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     folder.commit();
     write_summary(rank.options, summary);
   }
-  rank.group.barrier();
+  try {
+    rank.group.barrier();
+  } catch (const DistributedError& error) {  // a rank that is lost now takes nothing with it
+    if (!rank.group.is_first()) throw;
+    throw DistributedError("{}; the output is complete in {}", error.what(), rank.options.output);
+  }
   return summary;
 }
 

@@ -151,20 +151,21 @@ std::optional<graph::RoundValues> calibrated_rounding(const quant::QuantizationS
 
 }  // namespace
 
-std::size_t round_inputs(OpenedModel& opened) {
+std::optional<std::size_t> round_inputs(OpenedModel& opened) {
   for (const auto& [weight, stored] : opened.quantized)
     if (stored.scheme.output_activations)
       throw CheckpointError(
           "[eval.activations] {}: quantized outputs cannot be computed; leave --quantize-activations out",
           parent_name(weight));
-  std::size_t count = 0;
+  std::optional<std::size_t> linears;
   const ServedRoundings roundings(opened);
   opened.traced.graph = graph::with_rounded_inputs(opened.traced.graph, [&](graph::NodeId n) {
-    std::vector<graph::RoundedInput> found = roundings.before(opened.traced.graph.nodes[n]);
-    count += found.empty() ? 0 : 1;
+    const graph::Node& node = opened.traced.graph.nodes[n];
+    std::vector<graph::RoundedInput> found = roundings.before(node);
+    if (!found.empty()) linears = linears.value_or(0) + (graph::is_linear(node.operation) ? 1 : 0);
     return found;
   });
-  return count;
+  return linears;
 }
 
 std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assignments& assignments) {

@@ -1,9 +1,12 @@
 #include "layerpress/gguf/tokenizers/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <tuple>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/files/temporary_directory.h"
@@ -23,6 +26,11 @@ class Tokenizer : public testing::Test {
   }
   void write(const std::string& file, const Json& json) { write(file, json.dump()); }
   Metadata read(std::int64_t vocab_size = 8) const { return tokenizer_keys(folder_.path(), vocab_size, "").metadata; }
+  /// What the run says of a tokenizer.json.
+  std::vector<std::string> notes(const Json& tokenizer) {
+    write("tokenizer.json", tokenizer);
+    return tokenizer_keys(folder_.path(), 300, "my model").notes;
+  }
 
   /// The message of the CheckpointError that reading throws.
   std::string refusal(std::int64_t vocab_size = 8) const {
@@ -50,10 +58,18 @@ Json byte_level() {
             {"merges", {"a b", {"Ġ", "a"}}}}}};
 }
 
+/// The token of a byte.
+std::string byte_token(int byte) { return fmt::format("<0x{:02X}>", byte); }
+
+/// The first id behind the tokens of byte_fallback().
+constexpr std::int64_t kBehind = 7 + 255;
+
 /// A tokenizer in the manner of Llama 2.
 Json byte_fallback() {
   const Json prepend = {{"type", "Prepend"}, {"prepend", "▁"}};
   const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  Json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {"<0x0A>", 2}, {"▁", 3}, {"a", 4}, {"▁a", 5}, {"aa", 6}};
+  for (int byte = 0; byte < 256; ++byte) vocabulary.emplace(byte_token(byte), vocabulary.size());
   return {{"added_tokens", Json::array({{{"id", 0}, {"content", "<unk>"}, {"special", true}},
                                         {{"id", 1}, {"content", "<s>"}, {"special", true}}})},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", {prepend, replace}}}},
@@ -61,7 +77,7 @@ Json byte_fallback() {
            {{"type", "BPE"},
             {"byte_fallback", true},
             {"unk_token", "<unk>"},
-            {"vocab", {{"<unk>", 0}, {"<s>", 1}, {"<0x0A>", 2}, {"▁", 3}, {"a", 4}, {"▁a", 5}, {"aa", 6}}},
+            {"vocab", std::move(vocabulary)},
             {"merges", Json::array({Json::array({"▁", "a"}), Json::array({"a", "a"})})}}}};
 }
 
@@ -96,10 +112,11 @@ TEST_F(Tokenizer, ScoresByteFallbackTokensInTheOrderOfMerges) {
   tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {first, text}}};
   write("tokenizer.json", tokenizer);
   write("tokenizer_config.json", Json{{"bos_token", {{"content", "<s>"}}}});
-  const Metadata metadata = read(7);
+  const Metadata metadata = read(kBehind);
   EXPECT_EQ(value_of<std::string>(metadata, "ggml.model"), "llama");
-  EXPECT_EQ(value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type"),
-            (std::vector<std::int32_t>{2, 3, 6, 1, 1, 1, 1}));
+  auto types = value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type");
+  types.resize(8);
+  EXPECT_EQ(types, (std::vector<std::int32_t>{2, 3, 6, 1, 1, 1, 1, 6}));
   const auto scores = value_of<std::vector<float>>(metadata, "ggml.scores");
   EXPECT_GT(scores.at(5), scores.at(6));
   EXPECT_GT(scores.at(6), scores.at(4));
@@ -111,18 +128,102 @@ TEST_F(Tokenizer, RefusesCharactersWithoutATokenOrBytes) {
   Json tokenizer = byte_fallback();
   tokenizer["model"]["byte_fallback"] = false;
   write("tokenizer.json", tokenizer);
-  EXPECT_NE(refusal().find("no byte fallback"), std::string::npos);
+  EXPECT_NE(refusal(kBehind).find("no byte fallback:"), std::string::npos);
   tokenizer = byte_fallback();
-  tokenizer["model"]["vocab"].erase("<0x0A>");
+  for (int byte = 0; byte < 256; ++byte) tokenizer["model"]["vocab"].erase(byte_token(byte));
   write("tokenizer.json", tokenizer);
-  EXPECT_NE(refusal().find("no byte fallback"), std::string::npos);
+  EXPECT_NE(refusal(kBehind).find("no byte fallback:"), std::string::npos);
+  tokenizer = byte_fallback();
+  tokenizer["model"]["vocab"].erase("<0x61>");  // "a" itself is a token
+  write("tokenizer.json", tokenizer);
+  EXPECT_EQ(refusal(kBehind), "");
+  for (const int byte : {0xC3, 0xFF}) tokenizer["model"]["vocab"].erase(byte_token(byte));
+  write("tokenizer.json", tokenizer);
+  EXPECT_NE(refusal(kBehind).find("no byte fallback for 2 of 256 bytes, such as <0xC3>"), std::string::npos);
+}
+
+TEST_F(Tokenizer, RefusesWordsThatTokensSpan) {
+  Json tokenizer = byte_fallback();
+  tokenizer["normalizer"] = nullptr;
+  tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"split", true}};
+  write("tokenizer.json", tokenizer);
+  EXPECT_EQ(refusal(300), "");
+  tokenizer["model"]["vocab"]["a▁"] = kBehind;
+  for (const Json& split : {Json(true), Json()}) {
+    tokenizer["pre_tokenizer"]["split"] = split;
+    write("tokenizer.json", tokenizer);
+    EXPECT_NE(refusal(300).find("tokens across such cuts, as \"a\\u2581\""), std::string::npos) << refusal(300);
+  }
+  tokenizer["pre_tokenizer"]["split"] = false;
+  write("tokenizer.json", tokenizer);
+  EXPECT_EQ(refusal(300), "");
+  tokenizer["pre_tokenizer"]["replacement"] = "_";
+  write("tokenizer.json", tokenizer);
+  EXPECT_NE(refusal(300).find("llama.cpp has no pre-tokenizer"), std::string::npos) << refusal(300);
+}
+
+TEST_F(Tokenizer, TakesAddedTokensForSpacesWhereItsNormalizerWritesThem) {
+  enum Kind { kNew, kNormalized, kOfTheModel };
+  // The text and the type of an added token, and whether something is said of it.
+  const auto added = [&](Json tokenizer, Kind kind, const std::string& token = "▁▁") {
+    const std::int64_t id = tokenizer["model"]["vocab"].size() + 1;
+    if (kind == kOfTheModel) tokenizer["model"]["vocab"][token] = id;
+    tokenizer["added_tokens"].push_back({{"id", id}, {"content", token}, {"normalized", kind == kNormalized}});
+    write("tokenizer.json", tokenizer);
+    const TokenizerKeys keys = tokenizer_keys(folder_.path(), 300, "my model");
+    const bool said = std::any_of(keys.notes.begin(), keys.notes.end(), [](const std::string& note) {
+      return note.find("may make added tokens with U+2581") != std::string::npos;
+    });
+    return std::tuple(value_of<std::vector<std::string>>(keys.metadata, "ggml.tokens").at(id),
+                      value_of<std::vector<std::int32_t>>(keys.metadata, "ggml.token_type").at(id), said);
+  };
+  const std::string spaces = "  ", itself = "▁▁";
+  EXPECT_EQ(added(byte_fallback(), kOfTheModel), std::tuple(spaces, 4, false));  // as Gemma's
+  EXPECT_EQ(added(byte_fallback(), kNormalized), std::tuple(spaces, 4, false));
+  EXPECT_EQ(added(byte_fallback(), kNew), std::tuple(itself, 4, true));
+  Json metaspace = byte_fallback();
+  metaspace["normalizer"] = nullptr;
+  metaspace["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"split", false}};
+  EXPECT_EQ(added(metaspace, kOfTheModel), std::tuple(itself, 1, false));  // merges make it
+  EXPECT_EQ(added(metaspace, kOfTheModel, "<to▁do>"), std::tuple(std::string("<to▁do>"), 4, true));
+  EXPECT_EQ(added(metaspace, kNormalized), std::tuple(itself, 4, true));
+  EXPECT_EQ(added(byte_level(), kNew), std::tuple(itself, 4, false));
+}
+
+TEST_F(Tokenizer, SaysThatMergesAreLeftOutByChance) {
+  Json tokenizer = byte_level();
+  tokenizer["model"]["dropout"] = 0;
+  EXPECT_TRUE(notes(tokenizer).empty());
+  tokenizer["model"]["dropout"] = 0.1;
+  ASSERT_EQ(notes(tokenizer).size(), 1);
+  EXPECT_NE(notes(tokenizer).front().find("(dropout 0.1)"), std::string::npos);
+}
+
+TEST_F(Tokenizer, TakesTheEndsOfOtherPostProcessors) {
+  write("tokenizer_config.json", Json{{"bos_token", "a"}, {"eos_token", "<|im_end|>"}});
+  for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
+    Json tokenizer = byte_level();
+    tokenizer["post_processor"] = {
+        {"type", type}, {"cls", Json::array({"a", 0})}, {"sep", Json::array({"<|im_end|>", 5})}};
+    EXPECT_TRUE(notes(tokenizer).empty());
+    EXPECT_TRUE(value_of<bool>(read(), "ggml.add_bos_token"));
+    EXPECT_TRUE(value_of<bool>(read(), "ggml.add_eos_token"));
+    tokenizer["post_processor"]["cls"][0] = "b";
+    ASSERT_EQ(notes(tokenizer).size(), 1);
+    EXPECT_NE(notes(tokenizer).front().find("puts b, <|im_end|> around texts"), std::string::npos);
+    EXPECT_FALSE(value_of<bool>(read(), "ggml.add_bos_token"));
+  }
+  Json tokenizer = byte_level();
+  tokenizer["post_processor"] = {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}, {{"type", "Other"}}}}};
+  write("tokenizer.json", tokenizer);
+  EXPECT_NE(refusal().find("a post-processor of type Other"), std::string::npos) << refusal();
 }
 
 TEST_F(Tokenizer, SaysWhereSpacesAroundAddedTokensAreKept) {
   const auto notes = [&](const Json& flags, const std::string& name) {
     Json tokenizer = byte_fallback();
     tokenizer["added_tokens"][1].update(flags);
-    std::int64_t id = 7;  // those without which llama.cpp does not load a model with such a name
+    std::int64_t id = kBehind;  // those without which llama.cpp does not load a model with such a name
     for (const char* token : {"</s>", "<|endoftext|>"})
       tokenizer["added_tokens"].push_back({{"id", id++}, {"content", token}, {"special", true}});
     write("tokenizer.json", tokenizer);
@@ -142,7 +243,7 @@ TEST_F(Tokenizer, SaysWhereLlamaCppAddsSpaces) {
     tokenizer["normalizer"] = nullptr;
     tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}};
     write("tokenizer.json", tokenizer);
-    return tokenizer_keys(folder_.path(), 7, "my model").notes;
+    return tokenizer_keys(folder_.path(), kBehind, "my model").notes;
   };
   EXPECT_TRUE(notes("never").empty());
   ASSERT_EQ(notes("always").size(), 1);
@@ -155,19 +256,19 @@ TEST_F(Tokenizer, SaysWhereLlamaCppAddsTokensThatTokenizerJsonDoesNotAdd) {
   Json tokenizer = byte_fallback();
   write("tokenizer.json", tokenizer);
   write("tokenizer_config.json", Json{{"bos_token", "<s>"}, {"add_bos_token", true}});
-  const TokenizerKeys keys = tokenizer_keys(folder_.path(), 7, "my model");
+  const TokenizerKeys keys = tokenizer_keys(folder_.path(), kBehind, "my model");
   EXPECT_TRUE(value_of<bool>(keys.metadata, "ggml.add_bos_token"));
   ASSERT_EQ(keys.notes.size(), 1);
   EXPECT_NE(keys.notes.front().find("puts <s> before texts"), std::string::npos) << keys.notes.front();
   const Json first = {{"SpecialToken", {{"id", "<s>"}}}}, text = {{"Sequence", {{"id", "A"}}}};
   tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {first, text}}};
   write("tokenizer.json", tokenizer);
-  EXPECT_TRUE(tokenizer_keys(folder_.path(), 7, "my model").notes.empty());
+  EXPECT_TRUE(tokenizer_keys(folder_.path(), kBehind, "my model").notes.empty());
   const Json other = {{"SpecialToken", {{"id", "<unk>"}}}};
   for (const Json& single : {Json{first, other, text}, Json{other, text}, Json{first, text, other}}) {
     tokenizer["post_processor"]["single"] = single;
     write("tokenizer.json", tokenizer);
-    const auto notes = tokenizer_keys(folder_.path(), 7, "my model").notes;
+    const auto notes = tokenizer_keys(folder_.path(), kBehind, "my model").notes;
     ASSERT_EQ(notes.size(), 1) << single;
     EXPECT_NE(notes.front().find("<unk> around texts, of which llama.cpp adds"), std::string::npos) << notes.front();
   }
@@ -175,19 +276,19 @@ TEST_F(Tokenizer, SaysWhereLlamaCppAddsTokensThatTokenizerJsonDoesNotAdd) {
 
 TEST_F(Tokenizer, SaysWhichAddedTokensAreLookedForInNormalizedText) {
   Json tokenizer = byte_fallback();
-  tokenizer["added_tokens"].push_back({{"id", 7}, {"content", "<tool>"}, {"normalized", true}});
+  tokenizer["added_tokens"].push_back({{"id", kBehind}, {"content", "<tool>"}, {"normalized", true}});
   write("tokenizer.json", tokenizer);
-  const auto notes = tokenizer_keys(folder_.path(), 8, "my model").notes;
+  const auto notes = tokenizer_keys(folder_.path(), kBehind + 1, "my model").notes;
   ASSERT_EQ(notes.size(), 1);
   EXPECT_NE(notes.front().find("(such as \"<tool>\") before it normalizes"), std::string::npos) << notes.front();
 }
 
 TEST_F(Tokenizer, StripsBehindTokensOfPhi3AsLlamaCppDoes) {
   Json tokenizer = byte_fallback();
-  tokenizer["added_tokens"].push_back({{"id", 7}, {"content", "<|user|>"}, {"special", true}});
+  tokenizer["added_tokens"].push_back({{"id", kBehind}, {"content", "<|user|>"}, {"special", true}});
   write("tokenizer.json", tokenizer);
   for (const auto& [name, strips] : {std::pair{"My Phi-3", true}, {"my model", false}}) {
-    Metadata metadata = read();
+    Metadata metadata = read(kBehind + 1);
     metadata.emplace_back("general.name", std::string(name));
     const Json added = Json::parse(tokenizer_files(metadata).at("tokenizer.json")).at("added_tokens");
     ASSERT_EQ(added.size(), 3);
@@ -273,21 +374,27 @@ std::string piece(const std::string& text, float score, int type) {
                      bytes_field(1, text) + std::string{static_cast<char>(2 << 3 | 5)} + bytes + varint_field(3, type));
 }
 
-/// A model of pairs whose text gets no space before it.
-std::string sentencepiece_file() {
-  return piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("<0x0A>", 0, 6) + piece("▁a", -1.5, 1) + piece("▁▁", -2, 4) +
-         bytes_field(2, varint_field(3, 2)) + bytes_field(3, varint_field(3, 0) + varint_field(4, 0));
+/// A model of pairs whose text gets no space before it, with tokens of so many bytes.
+std::string sentencepiece_file(int bytes = 256) {
+  std::string pieces =
+      piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("<0x0A>", 0, 6) + piece("▁a", -1.5, 1) + piece("▁▁", -2, 4);
+  for (int byte = 0; byte < bytes; ++byte)
+    if (byte != 0x0A) pieces += piece(byte_token(byte), 0, 6);
+  return pieces + bytes_field(2, varint_field(3, 2)) + bytes_field(3, varint_field(3, 0) + varint_field(4, 0));
 }
 
 TEST_F(Tokenizer, ReadsSentencePieceFiles) {
   write("tokenizer.model", sentencepiece_file());
-  write("added_tokens.json", Json{{"<extra>", 5}});
+  write("added_tokens.json", Json{{"<extra>", 260}});
   write("config.json", Json{{"bos_token_id", 1}, {"eos_token_id", {2, 3}}});
-  const Metadata metadata = read(7);
-  const std::vector<std::string> tokens = {"<unk>", "<s>", "<0x0A>", "▁a", "  ", "<extra>", "[PAD6]"};
-  EXPECT_EQ(value_of<std::vector<std::string>>(metadata, "ggml.tokens"), tokens);
-  EXPECT_EQ(value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type"),
-            (std::vector<std::int32_t>{2, 3, 6, 1, 4, 4, 5}));
+  const Metadata metadata = read(262);
+  auto tokens = value_of<std::vector<std::string>>(metadata, "ggml.tokens");
+  auto types = value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type");
+  ASSERT_EQ(tokens.size(), 262);
+  tokens.erase(tokens.begin() + 5, tokens.begin() + 260);  // the other bytes
+  types.erase(types.begin() + 5, types.begin() + 260);
+  EXPECT_EQ(tokens, (std::vector<std::string>{"<unk>", "<s>", "<0x0A>", "▁a", "  ", "<extra>", "[PAD261]"}));
+  EXPECT_EQ(types, (std::vector<std::int32_t>{2, 3, 6, 1, 4, 4, 5}));
   EXPECT_EQ(value_of<std::vector<float>>(metadata, "ggml.scores").at(3), -1.5F);
   EXPECT_FALSE(value_of<bool>(metadata, "ggml.add_space_prefix"));
   EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_bos_token"));
@@ -295,7 +402,7 @@ TEST_F(Tokenizer, ReadsSentencePieceFiles) {
 }
 
 TEST_F(Tokenizer, RefusesDamagedSentencePieceFiles) {
-  const std::string whole = sentencepiece_file();
+  const std::string whole = sentencepiece_file(0);
   for (std::size_t size = 0; size < whole.size();
        ++size) {  // cut anywhere: refused, or a shorter file that is well-formed
     write("tokenizer.model", whole.substr(0, size));
@@ -320,6 +427,7 @@ TEST_F(Tokenizer, RefusesDamagedSentencePieceFiles) {
   }
   write("tokenizer.model", whole);
   EXPECT_NE(refusal(3).find("has id 3"), std::string::npos);
+  EXPECT_NE(refusal().find("for 255 of 256 bytes, such as <0x00>"), std::string::npos) << refusal();
 }
 
 void expect_refused(const Metadata& metadata, const std::string& fragment) {

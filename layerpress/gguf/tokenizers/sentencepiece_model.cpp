@@ -125,7 +125,7 @@ bool read_normalizer(std::string_view message, const std::string& file) {
 void add_piece(Vocabulary& vocabulary, std::int64_t id, const Piece& piece) {
   const auto type = static_cast<TokenType>(piece.type);
   vocabulary.set(id, piece.text, type, piece.score);
-  if (type == TokenType::kUserDefined) vocabulary.set_added(id, piece.text, /*special=*/false);
+  if (type == TokenType::kUserDefined) vocabulary.set_added(id, piece.text, /*special=*/false, /*spaces=*/true);
 }
 
 }  // namespace

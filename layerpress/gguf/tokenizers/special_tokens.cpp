@@ -57,19 +57,34 @@ struct Ends {
   std::vector<std::string> around{};  ///< all special tokens that it puts around a text
 };
 
+/// The parts that a step puts together, a text and tokens around it. Throws CheckpointError if it is of an unknown type.
+std::vector<Json> template_parts(const Json& step, const std::string& type) {
+  if (type == "ByteLevel") return {};
+  if (type == "TemplateProcessing") return json_get<std::vector<Json>>(step, "single", kTokenizerFile);
+  if (type != "RobertaProcessing" && type != "BertProcessing")
+    throw CheckpointError(
+        "[gguf.tokenizer] tokenizer.json: a post-processor of type {}, which may add tokens to texts that llama.cpp "
+        "does not; write compressed-tensors instead",
+        type);
+  const auto token = [&](const char* role) {
+    const auto pair = json_get<std::vector<Json>>(step, role, kTokenizerFile);
+    return Json{{"SpecialToken", {{"id", pair.empty() ? Json() : pair.front()}}}};
+  };
+  return {token("cls"), {{"Sequence", {{"id", "A"}}}}, token("sep")};
+}
+
 Ends ends_of_texts(const Json& tokenizer, const std::string& first, const std::string& last) {
   Ends result;
   if (!json_has(tokenizer, "post_processor")) return result;
   const Json& whole = tokenizer["post_processor"];
   const Json steps = whole.contains("processors") ? whole["processors"] : Json::array({whole});
   for (const Json& step : steps) {
-    const auto type = json_get<std::string>(step, "type", "tokenizer.json");
+    const auto type = json_get<std::string>(step, "type", kTokenizerFile);
     if (type == "ByteLevel") {
       result.begins = result.begins.value_or(false);
       result.ends = result.ends.value_or(false);
     }
-    if (type != "TemplateProcessing") continue;
-    const auto parts = json_get<std::vector<Json>>(step, "single", "tokenizer.json");
+    const std::vector<Json> parts = template_parts(step, type);
     if (parts.size() < 2) continue;
     for (const Json& part : parts)
       if (const std::string token = template_end(part); !token.empty()) result.around.push_back(token);

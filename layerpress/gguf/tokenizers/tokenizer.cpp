@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "layerpress/gguf/tokenizers/pre_tokenizers.h"
@@ -49,6 +50,12 @@ std::vector<Json> steps_of(const Json& tokenizer, const char* part, const char* 
                         part, step.dump().substr(0, 120), "compressed-tensors instead");
 }
 
+/// Whether a step writes spaces as U+2581.
+bool writes_spaces(const Json& step) {
+  return json_get<std::string>(step, "type", kTokenizerFile) == "Replace" && step.value("content", Json()) == "▁" &&
+         step.value("pattern", Json()) == Json{{"String", " "}};
+}
+
 /// Whether a tokenizer with byte fallback puts a space before text, besides writing spaces as U+2581.
 bool adds_space_prefix(const Json& tokenizer) {
   bool adds = false;
@@ -56,20 +63,34 @@ bool adds_space_prefix(const Json& tokenizer) {
     const auto type = json_get<std::string>(step, "type", kTokenizerFile);
     if (type == "Prepend" && step.value("prepend", Json()) == "▁") {
       adds = true;
-    } else if (type != "Replace" || step.value("content", Json()) != "▁" ||
-               step.value("pattern", Json()) != Json{{"String", " "}}) {
+    } else if (!writes_spaces(step)) {
       refuse_step("normalizer", step);
     }
   }
   for (const Json& step : steps_of(tokenizer, "pre_tokenizer", "pretokenizers")) {
     const auto type = json_get<std::string>(step, "type", kTokenizerFile);
-    if (type == "Metaspace") {
+    if (type == "Metaspace" && step.value("replacement", Json("▁")) == "▁") {
       adds = json_get_or<std::string>(step, "prepend_scheme", kTokenizerFile, "always") != "never";
     } else if (type != "Split" || step.value("pattern", Json()) != Json{{"String", " "}}) {
       refuse_step("pre-tokenizer", step);
     }
   }
   return adds;
+}
+
+/// Throws CheckpointError if words are cut apart that tokens span: llama.cpp does not cut, and would make such tokens.
+void check_words(const Json& tokenizer, const Vocabulary& vocabulary) {
+  for (const Json& step : steps_of(tokenizer, "pre_tokenizer", "pretokenizers")) {
+    if (json_get<std::string>(step, "type", kTokenizerFile) != "Metaspace") continue;
+    if (!json_get_or<bool>(step, "split", kTokenizerFile, true)) continue;
+    for (std::size_t id = 0; id < vocabulary.tokens().size(); ++id)
+      if (const std::string& token = vocabulary.tokens()[id];
+          vocabulary.type(id) == TokenType::kNormal && token.find("▁", 1) != std::string::npos)
+        throw CheckpointError(
+            "[gguf.tokenizer] tokenizer.json: Metaspace cuts text before every space (split), which llama.cpp does not "
+            "do, and the vocabulary has tokens across such cuts, as {}; write compressed-tensors instead",
+            shortened(token));
+  }
 }
 
 /// Whether tokens are written in the alphabet of bytes.
@@ -87,13 +108,29 @@ void add_byte_level(const Json& tokenizer, const Vocabulary& vocabulary, Metadat
   metadata.emplace_back("tokenizer.ggml.merges", read_merges(tokenizer));
 }
 
-/// Throws CheckpointError if the vocabulary lacks `bytes` for characters that are no tokens.
+/// The bytes for which llama.cpp finds no token, as "<0x0A>".
+std::vector<std::string> missing_bytes(const Vocabulary& vocabulary) {
+  const std::unordered_set<std::string> tokens(vocabulary.tokens().begin(), vocabulary.tokens().end());
+  std::vector<std::string> missing;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string name = fmt::format("<0x{:02X}>", byte);
+    if (!tokens.contains(name) && !tokens.contains(std::string(1, static_cast<char>(byte)))) missing.push_back(name);
+  }
+  return missing;
+}
+
+/// Throws CheckpointError if the vocabulary lacks `bytes`, or some of them, for characters that are no tokens.
 void add_byte_fallback(const Vocabulary& vocabulary, bool space_prefix, bool bytes, Metadata& metadata) {
   const std::vector<std::int32_t> types = vocabulary.types();
   if (!bytes || std::find(types.begin(), types.end(), static_cast<std::int32_t>(TokenType::kByte)) == types.end())
     throw CheckpointError(
         "[gguf.tokenizer] the tokenizer has no byte fallback: llama.cpp ends at the first character that is no token; "
         "write compressed-tensors instead");
+  if (const std::vector<std::string> missing = missing_bytes(vocabulary); !missing.empty())
+    throw CheckpointError(
+        "[gguf.tokenizer] the tokenizer has no byte fallback for {} of 256 bytes, such as {}: llama.cpp ends at the "
+        "first character with one that is no token; write compressed-tensors instead",
+        missing.size(), missing.front());
   metadata.emplace_back("tokenizer.ggml.model", std::string("llama"));
   metadata.emplace_back("tokenizer.ggml.pre", std::string("default"));
   add_vocabulary(vocabulary, true, metadata);
@@ -106,7 +143,8 @@ void add_tokens_beside(const TokenizerFiles& files, const std::filesystem::path&
     const Json added = read_json_file(file);
     if (!added.is_object()) throw CheckpointError("[gguf.tokenizer] added_tokens.json: not a JSON object");
     for (const auto& [token, id] : added.items())
-      vocabulary.set_added(json_get<std::int64_t>(added, token, "added_tokens.json"), token, /*special=*/false);
+      vocabulary.set_added(json_get<std::int64_t>(added, token, "added_tokens.json"), token, /*special=*/false,
+                           /*spaces=*/true);
   }
   const Json decoder =
       json_get_or<Json>(files.tokenizer_config, "added_tokens_decoder", "tokenizer_config.json", Json::object());
@@ -115,7 +153,7 @@ void add_tokens_beside(const TokenizerFiles& files, const std::filesystem::path&
       throw CheckpointError("[gguf.tokenizer] tokenizer_config.json: added_tokens_decoder has '{}' in place of an id",
                             id.substr(0, 40));
     vocabulary.set_added(std::stoll(id), json_get<std::string>(token, "content", "tokenizer_config.json"),
-                         json_get_or<bool>(token, "special", "tokenizer_config.json", false));
+                         json_get_or<bool>(token, "special", "tokenizer_config.json", false), /*spaces=*/true);
   }
   vocabulary.check_distinct();
 }
@@ -134,20 +172,47 @@ std::string space_note(const Json& tokenizer) {
   return "";
 }
 
+/// Added tokens with U+2581 that tokenizer.json does not make of spaces, but llama.cpp by merges; "": none.
+std::string merging_note(const Vocabulary& vocabulary) {
+  for (std::size_t id = 0; id < vocabulary.tokens().size(); ++id)
+    if (const std::string& token = vocabulary.tokens()[id];
+        vocabulary.type(id) == TokenType::kUserDefined && token.find("▁") != std::string::npos)
+      return fmt::format(
+          "llama.cpp may make added tokens with U+2581 (such as {}) of spaces, which tokenizer.json does not, so that "
+          "texts with spaces may get other token ids",
+          shortened(token));
+  return "";
+}
+
+/// What merges do in tokenizer.json and not in llama.cpp; "": nothing.
+std::string dropout_note(const Json& tokenizer) {
+  const auto dropout = json_get_or<double>(tokenizer.at("model"), "dropout", kTokenizerFile, 0);
+  if (dropout <= 0) return "";
+  return fmt::format(
+      "tokenizer.json leaves out merges by chance (dropout {}), which llama.cpp does not, so that texts get other "
+      "token ids; set it to null there to calibrate on those of llama.cpp",
+      dropout);
+}
+
 TokenizerKeys from_tokenizer_json(const TokenizerFiles& files, std::int64_t vocab_size) {
   check_model(files.tokenizer);
   const bool byte_level = is_byte_level(files.tokenizer);
-  Vocabulary vocabulary = read_vocabulary(files.tokenizer, byte_level, vocab_size);
+  const std::vector<Json> normalizers = steps_of(files.tokenizer, "normalizer", "normalizers");
+  const bool spaces = !byte_level && std::any_of(normalizers.begin(), normalizers.end(), writes_spaces);
+  Vocabulary vocabulary = read_vocabulary(files.tokenizer, byte_level, spaces, vocab_size);
   TokenizerKeys keys;
   Metadata& metadata = keys.metadata;
   if (!byte_level) {
     score_by_merges(files.tokenizer, vocabulary);
     add_byte_fallback(vocabulary, adds_space_prefix(files.tokenizer),
                       json_get_or<bool>(files.tokenizer.at("model"), "byte_fallback", kTokenizerFile, false), metadata);
+    check_words(files.tokenizer, vocabulary);
     keys.notes.push_back(space_note(files.tokenizer));
+    keys.notes.push_back(merging_note(vocabulary));
   } else {
     add_byte_level(files.tokenizer, vocabulary, metadata);
   }
+  keys.notes.push_back(dropout_note(files.tokenizer));
   keys.notes.push_back(add_special_tokens(files, vocabulary, /*begins=*/false, metadata));
   return keys;
 }

@@ -28,6 +28,12 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     text.replace(at, from.size(), to);
 }
 
+/// Whether a token is nothing but U+2581.
+bool is_run_of_spaces(std::string token) {
+  replace_all(token, "▁", "");
+  return token.empty();
+}
+
 /// The two tokens of a merge, which files write as one text or as two.
 std::pair<std::string, std::string> merge_parts(const Json& merge) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
@@ -65,7 +71,7 @@ void Vocabulary::set(std::int64_t id, const std::string& token, TokenType type, 
   scores_[id] = score;
 }
 
-void Vocabulary::set_added(std::int64_t id, const std::string& token, bool special) {
+void Vocabulary::set_added(std::int64_t id, const std::string& token, bool special, bool spaces) {
   const bool known = id >= 0 && id < static_cast<std::int64_t>(tokens_.size()) && types_[id] != TokenType::kUnused;
   const float score = known ? scores_[id] : kNoScore;
   const bool unknown = known && types_[id] == TokenType::kUnknown;
@@ -74,7 +80,7 @@ void Vocabulary::set_added(std::int64_t id, const std::string& token, bool speci
     return;
   }
   std::string text = token;
-  replace_all(text, "▁", " ");  // readers look for these tokens in the text as the user wrote it
+  if (spaces) replace_all(text, "▁", " ");  // readers look for these tokens in the text as the user wrote it
   set(id, text, TokenType::kUserDefined, score);
 }
 
@@ -101,7 +107,7 @@ void Vocabulary::check_distinct() const {
   }
 }
 
-Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, std::int64_t vocab_size) {
+Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, bool spaces, std::int64_t vocab_size) {
   Vocabulary vocabulary(vocab_size);
   const Json& model = tokenizer.at("model");
   const Json tokens = json_get<Json>(model, "vocab", kTokenizerFile);
@@ -116,9 +122,14 @@ Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, std::int64_t 
   }
   for (const Json& added : json_get_or<std::vector<Json>>(tokenizer, "added_tokens", kTokenizerFile, {})) {
     if (!added.is_object()) throw CheckpointError("[gguf.tokenizer] tokenizer.json: an added token is not an object");
-    vocabulary.set_added(json_get<std::int64_t>(added, "id", kTokenizerFile),
-                         json_get<std::string>(added, "content", kTokenizerFile),
-                         json_get_or<bool>(added, "special", kTokenizerFile, false));
+    const auto content = json_get<std::string>(added, "content", kTokenizerFile);
+    const bool special = json_get_or<bool>(added, "special", kTokenizerFile, false);
+    const bool merged = tokens.contains(content);
+    // Without such a normalizer spaces become this token by merges, as they become others, and in no other way.
+    if (merged && !byte_level && !spaces && !special && is_run_of_spaces(content)) continue;
+    const bool normalized = json_get_or<bool>(added, "normalized", kTokenizerFile, false);
+    vocabulary.set_added(json_get<std::int64_t>(added, "id", kTokenizerFile), content, special,
+                         spaces && (merged || normalized));
   }
   vocabulary.check_distinct();
   return vocabulary;

@@ -30,8 +30,8 @@ class Vocabulary {
 
   /// Throws CheckpointError if the id is not one of the model's.
   void set(std::int64_t id, const std::string& token, TokenType type, float score);
-  /// Marks tokens that are not a part of usual text. A token that the vocabulary has keeps its score.
-  void set_added(std::int64_t id, const std::string& token, bool special);
+  /// Marks tokens that are not a part of usual text. A token that the vocabulary has keeps its score. `spaces`: U+2581 stands for a space.
+  void set_added(std::int64_t id, const std::string& token, bool special, bool spaces);
 
   const std::vector<std::string>& tokens() const { return tokens_; }
   const std::vector<float>& scores() const { return scores_; }
@@ -50,8 +50,8 @@ class Vocabulary {
 };
 
 /// The tokens of tokenizer.json's model and its added tokens. `byte_level`: tokens are written in the alphabet of bytes, so that no
-/// token stands for a byte or for unknown text.
-Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, std::int64_t vocab_size);
+/// token stands for a byte or for unknown text. `spaces`: the normalizer writes spaces as U+2581.
+Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, bool spaces, std::int64_t vocab_size);
 
 /// The merges of tokenizer.json, each two tokens with a space between; spaces inside tokens are written as U+0120.
 std::vector<std::string> read_merges(const Json& tokenizer);

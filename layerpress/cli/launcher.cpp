@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
@@ -43,6 +44,7 @@ int cannot_start(const char* what, int error) {
 int main(int argc, char** argv) {
   layerpress::cli::CommandLine line;
   int code = 0;
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that wants no more is no failure; the program ignores it, too
   if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return layerpress::cli::end_output(code);
   if (char here[PATH_MAX]; ::getcwd(here, sizeof(here)) == nullptr && errno == ENOENT)
     return layerpress::cli::fail("[start] the current directory does not exist any more; change to another", 1);

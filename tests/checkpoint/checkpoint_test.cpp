@@ -130,6 +130,8 @@ TEST_F(CheckpointTest, FoldersWithoutUsableWeights) {
   expect_says(open_error(), {"has no weights"});
   folder_.write("pytorch_model.bin", "x");
   expect_says(open_error(), {"pytorch_model.bin", "convert them to safetensors"});
+  folder_.write("model.gguf", "x");
+  expect_says(open_error(), {"model.gguf", "name that file: " + (folder_ / "model.gguf").string()});
 }
 
 TEST_F(CheckpointTest, IndexNamesNothingOutsideTheFolder) {

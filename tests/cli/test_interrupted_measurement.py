@@ -121,7 +121,9 @@ def test_interrupted_on_request(deep, results):
     assert run.wait_until(lambda: len(measured_records(out)) >= 2)
     outcome = run.send(signal.SIGINT).end()
     assert outcome.code == 130
-    assert outcome.errors.splitlines()[-1] == "error: stopped on request while measuring; continue with --resume"
+    hint, error = outcome.errors.splitlines()[-2:]
+    assert error == "error: stopped on request while measuring; continue with --resume"
+    assert hint.startswith("continue with: ") and hint.endswith(" --resume")
     assert list(results.iterdir()) == [measured(out)]
     program.fails("oneshot", deep, "--output", out, *arguments, code=2,
                   fragments=["did not finish what it measures first", "--resume", "--overwrite"])
@@ -176,7 +178,9 @@ def test_an_interrupted_choice_of_experts_says_how_to_go_on(experts, results, tm
     assert run.wait_until(lambda: len(measured_records(out)) >= 2)
     outcome = run.send(signal.SIGINT).end()
     assert outcome.code == 130
-    assert outcome.errors.splitlines()[-1] == "error: stopped on request while measuring; continue with --resume"
+    hint, error = outcome.errors.splitlines()[-2:]
+    assert error == "error: stopped on request while measuring; continue with --resume"
+    assert hint.startswith("continue with: ") and hint.endswith(" --resume")
 
 
 def test_a_finished_result_that_says_nonsense_of_its_choice(deep, results):

@@ -41,7 +41,7 @@ std::string checksum_of_weights(const OpenedModel& model) {
 
 /// "" and groups of 0 stand for options that were not given.
 std::string shown(const std::string& key, const Json& value) {
-  const bool is_given = !value.is_null() && value != "" && (value != 0 || !key.ends_with("group-size"));
+  const bool is_given = !value.is_null() && value != Json("") && (value != 0 || !key.ends_with("group-size"));
   return is_given ? value.dump() : "not given";
 }
 

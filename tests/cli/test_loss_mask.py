@@ -55,9 +55,11 @@ def test_only_marked_tokens_count(model, samples, tmp_path):
 def test_scales_of_inputs_see_all_tokens(observer, model, samples, tmp_path):
     """Engines round the inputs of every token, those of prompts, too."""
     inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor", "dynamic": False, "observer": observer}
-    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}, "input_activations": inputs}
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    modifier = {"QuantizationModifier": {"config_groups": {"group_0": group}, "ignore": ["lm_head"]}}
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": {"config_groups": {"group_0": group}, "ignore": ["lm_head"]}}}}))
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": modifier}}))
     masked, found = write(tmp_path / "masked.jsonl", samples, beginnings(20)), []
     for options in (["--use-loss-mask"], []):
         program.oneshot(model, tmp_path / f"out{len(options)}", "--dataset", masked, "--recipe", recipe, "--batch-tokens", "64", *options)

@@ -47,7 +47,7 @@ std::pair<std::string, std::string> merge_parts(const Json& merge) {
 }
 
 Json merges_of(const Json& tokenizer) {
-  const Json merges = json_get<Json>(tokenizer.at("model"), "merges", kTokenizerFile);
+  Json merges = json_get<Json>(tokenizer.at("model"), "merges", kTokenizerFile);
   if (!merges.is_array()) throw CheckpointError("[gguf.tokenizer] tokenizer.json: 'merges' is not a list");
   return merges;
 }
@@ -140,7 +140,7 @@ std::vector<std::string> read_merges(const Json& tokenizer) {
   for (const Json& merge : merges_of(tokenizer)) {
     auto [left, right] = merge_parts(merge);
     for (std::string* part : {&left, &right}) replace_all(*part, " ", "Ġ");
-    merges.push_back(left + " " + right);
+    merges.push_back(fmt::format("{} {}", left, right));
   }
   return merges;
 }

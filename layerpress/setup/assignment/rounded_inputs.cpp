@@ -12,6 +12,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/graph/facts/attention_heads.h"
 #include "layerpress/graph/facts/rounded_inputs.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::setup {

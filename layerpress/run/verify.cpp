@@ -264,7 +264,7 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
     verification::compare_keys(*model.file_metadata, *keys, findings);
   const auto& found = findings.all();
   if (std::none_of(found.begin(), found.end(), [](const auto& own) { return own.fault && own.check == "config"; }))
-    verification::compare_attention(model.traced.graph, source.traced.graph, model.file_metadata.has_value(), findings);
+    verification::compare_attention(model.traced, source.traced.graph, model.file_metadata.has_value(), findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));
 }

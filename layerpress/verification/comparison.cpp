@@ -463,17 +463,22 @@ std::string window_text(std::int64_t window) {
   return window == 0 ? "all tokens before it" : fmt::format("the last {}", window);
 }
 
-/// "": there is none.
-std::string difference(const Attending& result, const Attending& source) {
+/// 0 also for a window that a text of so many `positions` does not leave, as the context of a GGUF ends at the window.
+std::int64_t effective_window(const graph::Attention& attention, std::int64_t positions) {
+  return positions > 0 && attention.window >= positions ? 0 : attention.window;
+}
+
+/// "": there is none. `positions`: the longest text.
+std::string difference(const Attending& result, const Attending& source, std::int64_t positions) {
   if (result.tables.size() != source.tables.size())
     return fmt::format("turns positions {} times, in the source {} times", result.tables.size(), source.tables.size());
   if (!std::equal(result.tables.begin(), result.tables.end(), source.tables.begin(), is_same))
     return "turns positions by other angles than in the source";
   for (std::size_t i = 0; i < std::min(result.attentions.size(), source.attentions.size()); ++i) {
     const graph::Attention &own = result.attentions[i], &original = source.attentions[i];
-    if (own.window != original.window)
-      return fmt::format("lets a token see {}, in the source {}", window_text(own.window),
-                         window_text(original.window));
+    const std::int64_t window = effective_window(own, positions), wanted = effective_window(original, positions);
+    if (window != wanted)
+      return fmt::format("lets a token see {}, in the source {}", window_text(window), window_text(wanted));
     if (!are_near({own.scale, own.soft_cap}, {original.scale, original.soft_cap}))
       return "scales scores otherwise than in the source";
   }
@@ -553,7 +558,9 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
   return comparison;
 }
 
-void compare_attention(const graph::Graph& result, const graph::Graph& source, bool of_file, Findings& findings) {
+void compare_attention(const model::TracedModel& compressed, const graph::Graph& source, bool of_file,
+                       Findings& findings) {
+  const graph::Graph& result = compressed.graph;
   const auto has_all = [](const std::vector<graph::RopeTable>& own, const std::vector<graph::RopeTable>& wanted) {
     return std::all_of(wanted.begin(), wanted.end(), [&](const graph::RopeTable& table) {
       return std::any_of(own.begin(), own.end(), [&](const graph::RopeTable& other) { return is_same(other, table); });
@@ -576,7 +583,9 @@ void compare_attention(const graph::Graph& result, const graph::Graph& source, b
   const std::map<std::string, Attending> originals = attending_modules(source);
   for (const auto& [module, own] : attending_modules(result))
     if (const auto original = originals.find(module); original != originals.end())
-      if (const std::string fault = difference(own, original->second); !fault.empty()) modules[fault].push_back(module);
+      if (const std::string fault = difference(own, original->second, compressed.max_position_embeddings);
+          !fault.empty())
+        modules[fault].push_back(module);
   for (const auto& [fault, found] : modules) {
     const std::string others = found.size() == 1 ? "" : fmt::format(" ({} modules)", found.size());
     if (fault == kOtherProgram)

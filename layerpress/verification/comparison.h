@@ -56,6 +56,7 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
 /// Whether tokens see the tokens that they see in the source, in each module that both have, and positions have the source's angles, in tables
 /// or as constants of imported graphs, where both have the same of these; a fault "config" otherwise. That an imported module computes
 /// something else is a warning. `of_file`: the result is a GGUF, which has no part that sees images.
-void compare_attention(const graph::Graph& result, const graph::Graph& source, bool of_file, Findings& findings);
+void compare_attention(const model::TracedModel& compressed, const graph::Graph& source, bool of_file,
+                       Findings& findings);
 
 }  // namespace layerpress::verification

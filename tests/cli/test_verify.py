@@ -7,7 +7,7 @@ import struct
 import gguf
 import pytest
 import torch
-from support import block_models, exact_model, gguf_files, program, tiny_checkpoints, tiny_models
+from support import block_models, exact_model, gguf_files, gguf_models, program, tiny_checkpoints, tiny_models
 
 LAYER = "model.layers.0."
 Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
@@ -574,6 +574,14 @@ def test_attention_of_the_config(family, settings, changed, said, tmp_path):
     assert verified(out, "--source", source, code=0)["warnings"] == []
     tiny_models.rewrite_config(out, lambda config: config.update(changed))
     assert said in program.run("verify", out, "--source", source, code=1).output
+
+
+@pytest.mark.parametrize("family, settings", [
+    ("Mistral", {"sliding_window": 32}), ("Qwen2", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1})])
+def test_a_file_whose_context_ends_at_the_window(family, settings, tmp_path):
+    source = tiny_models.save(tmp_path / "source", family, **settings)
+    file = gguf_models.write(source, tmp_path / "model.gguf")
+    assert verified(file, "--source", source, code=0)["faults"] == []
 
 
 def test_norms_rounded_as_one_and_more(tmp_path):

@@ -174,8 +174,8 @@ TEST(Factorize, DoublePrecisionSurvivesWhatSinglePrecisionDoesNot) {
 TEST(Factorize, HoldsOneMatrixBesideTheGramMatrix) {
   LAYERPRESS_SKIP_WITHOUT_HEAP_METER();
   const at::Tensor gram = gram_of(1600);
-  factorize(gram, {});  // buffers that the libraries keep
   for (const bool wide : {false, true}) {
+    factorize(gram, {.double_precision = wide});  // buffers that the libraries keep
     const std::uint64_t before = heap_meter::held_bytes();
     heap_meter::restart_peak();
     ASSERT_TRUE(factorize(gram, {.double_precision = wide}).has_value());

@@ -233,10 +233,11 @@ def test_quantized_in_name_only(method, broken, refused, rounding):
     refused(broken, *rounding, fragments=["quantiz"])
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.gguf", "consolidated.00.pth"])
-def test_other_containers(name, broken, refused, rounding):
+@pytest.mark.parametrize("name, advice", [("pytorch_model.bin", "safetensors"), ("consolidated.00.pth", "safetensors"),
+                                          ("model.gguf", "name that file: ")])
+def test_other_containers(name, advice, broken, refused, rounding):
     (broken / WEIGHTS).rename(broken / name)
-    refused(broken, *rounding, fragments=[name, "safetensors"])
+    refused(broken, *rounding, fragments=[name, advice])
 
 
 def test_no_weights(broken, refused, rounding):

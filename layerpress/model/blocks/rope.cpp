@@ -37,8 +37,7 @@ void check_replaced_theta(const Json& config, double theta) {
   if (other != theta)
     throw CheckpointError(
         "[model.rope] config.json: rope_scaling replaces rope_parameters, so that rope_theta is {:g} and not {:g}; "
-        "move "
-        "what rope_scaling says into rope_parameters",
+        "move what rope_scaling says into rope_parameters",
         theta, other);
 }
 

@@ -28,6 +28,11 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   return tensor(found->second);
 }
 
+std::string safetensors_entry(const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end) {
+  return fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", Json(tensor.name).dump(),
+                     dtype_name(tensor.dtype), Json(tensor.shape).dump(), begin, end);
+}
+
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata) {
   // Written member by member, because the tensors must appear in the order of their bytes.
@@ -35,8 +40,7 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
   std::uint64_t begin = 0;
   for (const TensorSpec& tensor : tensors) {
     const std::uint64_t end = begin + tensor.nbytes();
-    text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", Json(tensor.name).dump(),
-                        dtype_name(tensor.dtype), Json(tensor.shape).dump(), begin, end);
+    text += safetensors_entry(tensor, begin, end);
     begin = end;
   }
   text += '}';

@@ -40,6 +40,9 @@ class SafetensorsFile : public MappedTensors {
 /// The safetensors name of a dtype ("BF16"); throws InternalError if it has none.
 std::string_view dtype_name(at::ScalarType dtype);
 
+/// A tensor's member in a header, behind another one; the offsets count from the data's start.
+std::string safetensors_entry(const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end);
+
 /// The header of a file with `tensors` in this order: 8 length bytes and JSON padded with spaces to a multiple of 8;
 /// `__metadata__` is {"format": "pt"} unless other metadata is given.
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,

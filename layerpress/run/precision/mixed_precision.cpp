@@ -44,7 +44,7 @@ using Names = std::vector<std::string>;
 class HeaderBytes {
  public:
   explicit HeaderBytes(const setup::RunSetup& setup)
-      : is_gguf_(!setup.target->has_config()), digits_(std::to_string(2 * setup.model.stored->total_bytes()).size()) {}
+      : is_gguf_(!setup.target->has_config()), last_(2 * setup.model.stored->total_bytes()) {}
 
   /// What stands around the entries; a GGUF has the tokenizer there.
   std::uint64_t of_files(const setup::RunSetup& setup, std::uint64_t largest_shard) const {
@@ -60,13 +60,12 @@ class HeaderBytes {
   }
   std::uint64_t of_entry(const checkpoint::TensorSpec& tensor) const {
     if (is_gguf_) return tensor.name.size() + 24 + 8 * tensor.shape.size() + gguf::kAlignment;
-    return tensor.name.size() + checkpoint::dtype_name(tensor.dtype).size() + Json(tensor.shape).dump().size() +
-           2 * digits_ + std::string_view(R"(,"":{"dtype":"","shape":,"data_offsets":[,]})").size();
+    return checkpoint::safetensors_entry(tensor, last_, last_).size();
   }
 
  private:
   bool is_gguf_;
-  std::size_t digits_;  ///< of an offset
+  std::uint64_t last_;  ///< no offset has more digits
 };
 
 bool has_bits(const OneshotOptions& options) { return options.target_bits != 0 || options.is_given("target-bits"); }

@@ -109,7 +109,7 @@ def test_smallest_budget_of_unequal_layers(large, results, tmp_path):
     (tmp_path / "recipe.json").write_text(json.dumps(stages))
     arguments = [*planned_runs.data(large.parent, 4, 256), "--recipe", tmp_path / "recipe.json", "--threads", "2"]
     planned = plan(large, results / "out", *arguments)["smallest_budget_bytes"]
-    outcome = program.fails("oneshot", large, "--output", results / "out", *arguments, "--memory-budget", planned - 2 * MIB,
+    outcome = program.fails("oneshot", large, "--output", results / "out", *arguments, "--memory-budget", planned - 4 * MIB,
                             fragments=["error: [plan]", "the run needs at least"])
     assert "info: measuring" not in outcome.errors and list(results.iterdir()) == []
     measured = Measured(large, results / "out", *arguments, "--memory-budget", planned)

@@ -47,6 +47,7 @@ int run(std::vector<std::string> arguments) {
         "[print_logits] usage: print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] "
         "[--quantize-activations] [--export]");
   const c10::InferenceMode inference;
+  setup::set_threads(0);
   const std::string dtype = arguments.size() == 5 ? arguments[4] : "auto";
   checkpoint::write_safetensors(arguments[2],
                                 {{"logits", logits_of(arguments[0], arguments[1], dtype, rounds, exported)}});

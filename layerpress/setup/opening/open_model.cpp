@@ -198,6 +198,9 @@ int set_threads(int threads) {
     throw UsageError("[options] --threads: {} is more than {}; name the cores to use", threads, kMost);
   const int count = threads > 0 ? threads : usual_threads();
   at::set_num_threads(count);
+  // MKL chooses its vector functions in the first call. Where two threads make it at once, one of them may get values that are
+  // off by 5e-5.
+  at::tanh(at::zeros({1}, at::kFloat));
   return count;
 }
 

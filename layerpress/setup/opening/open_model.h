@@ -77,7 +77,8 @@ residency::Placement choose_placement(const std::string& device, const std::stri
 /// The arithmetic of products, such as "float32 on avx2".
 std::string arithmetic_words(const residency::Placement& placement);
 
-/// Sets the number of CPU threads; 0 means one per usable core, or OMP_NUM_THREADS. Returns the number. Throws UsageError when negative.
+/// Sets the number of CPU threads; 0 means one per usable core, or OMP_NUM_THREADS. Returns the number. Call it before the first
+/// computation: results of several threads are the same in each process only after it. Throws UsageError when negative.
 int set_threads(int threads);
 
 /// Tokens per batch: as requested, or such that a layer's widest activations stay near 32 MB, on a GPU near 256 MB.

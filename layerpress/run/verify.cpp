@@ -160,14 +160,22 @@ void add_changes(const compression::Modifier& modifier, const model::TracedModel
   }
 }
 
+constexpr const char* kRecipeKey = "layerpress.recipe";
+
+std::filesystem::path recipe_file(const setup::OpenedModel& result) {
+  return result.stored->directory() / "recipe.yaml";
+}
+
+bool says_recipe(const setup::OpenedModel& result) {
+  return result.file_metadata ? gguf::find_value<std::string>(*result.file_metadata, kRecipeKey) != nullptr
+                              : std::filesystem::exists(recipe_file(result));
+}
+
 /// The recipe that a checkpoint was made by; nothing: it does not say.
 std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result) {
-  if (result.file_metadata) {
-    const auto* text = gguf::find_value<std::string>(*result.file_metadata, "layerpress.recipe");
-    return text == nullptr ? std::nullopt : std::optional(recipe::parse_recipe(*text, "layerpress.recipe"));
-  }
-  const std::filesystem::path file = result.stored->directory() / "recipe.yaml";
-  return std::filesystem::exists(file) ? std::optional(recipe::read_recipe_file(file)) : std::nullopt;
+  if (!says_recipe(result)) return std::nullopt;
+  if (!result.file_metadata) return recipe::read_recipe_file(recipe_file(result));
+  return recipe::parse_recipe(*gguf::find_value<std::string>(*result.file_metadata, kRecipeKey), kRecipeKey);
 }
 
 /// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
@@ -258,8 +266,14 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
     findings.warning("source", options.model,
                      "its recipe does not tell how it changes weights, so that values are not compared");
   compare_companions(*model.stored, *source.stored, findings);
+  const auto differs = [](const verification::Finding& own) { return own.fault && own.check == "source"; };
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   excuse_faithful(comparison, findings);
+  if (!says_recipe(model) && std::any_of(findings.all().begin(), findings.all().end(), differs))
+    findings.warning(
+        "source", options.model,
+        "does not say how it was made, by a recipe.yaml for example; if it was rotated, smoothed or pruned, "
+        "other values than the source's are right");
   if (const auto keys = model.file_metadata ? keys_of(source) : std::nullopt)
     verification::compare_keys(*model.file_metadata, *keys, findings);
   const auto& found = findings.all();

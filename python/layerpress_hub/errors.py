@@ -73,6 +73,8 @@ def strange_answer(why: object) -> str:
 
 def _answer(status: int, message: str) -> str:
     text = f"the hub answered {status}" + (f" ({one_line(message)})" if message else "")
-    if status in (401, 403):
-        return f"{text}: the access token is not valid for this; {LOG_IN}"
+    if status == 401:
+        return f"{text}: the access token is not valid; {LOG_IN}"
+    if status == 403:
+        return f"{text}; if the access token does not permit this, {LOG_IN}"
     return text

@@ -120,6 +120,7 @@ def test_a_header_that_leads_out_of_the_cache(file, hub, variables, refused, rou
     ("org/nothing", None, ["[hub.download] org/nothing: the hub has no such model", "hf auth login"]),
     pytest.param("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"], marks=pytest.mark.nightly),
     ("org/name", 401, ["[hub.download] org/name: the hub answered 401", "access token"]),
+    ("org/name", 403, ["[hub.download] org/name: the hub answered 403", "does not permit this"]),
     ("org/name", b"<html>log in</html>", ["[hub.download] org/name: http://127.0.0.1:", "does not answer as a hub does", "check HF_ENDPOINT"]),
     pytest.param("org/name", b"[1]", ["does not answer as a hub does", "check HF_ENDPOINT"], marks=pytest.mark.nightly),
     pytest.param("org/name", b'{"id": "org/name"}', ["does not answer as a hub does"], marks=pytest.mark.nightly),

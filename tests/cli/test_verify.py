@@ -515,6 +515,13 @@ def test_moved_weights_may_be_far_from_the_source(made, sources, tmp_path):
         assert f"{kind}: [source] {Q[:-1]}: differs from the source by 0.6" in output
 
 
+def test_a_rotated_model_without_its_recipe(made, sources, tmp_path):
+    folder = shutil.copytree(made("dense", "rotated"), tmp_path / "model")
+    (folder / "recipe.yaml").unlink()
+    found = verified(folder, "--source", sources["dense"], code=1)
+    assert "if it was rotated" in str(found["warnings"])
+
+
 def test_faults_are_said_and_counted(made, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(made("dense", "int4"), folder)

@@ -15,6 +15,7 @@
 #include "layerpress/plan/planned_values.h"
 #include "layerpress/plan/planned_weights.h"
 #include "layerpress/plan/step_cost.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/statistics_users.h"
 #include "layerpress/schedule/trial_stages.h"
@@ -257,6 +258,7 @@ class Simulation {
         const std::uint64_t bytes = PlannedSizes::bytes_of(c10::multiply_integers(part.shape), part.dtype);
         own().written_bytes += bytes;
         const bool is_unchanged =
+            quant::block_type(*shape.scheme) != nullptr ||
             part.shape == std::vector<std::int64_t>{shape.rows, shape.columns};  // codes of a byte
         if (!is_unchanged) packed += bytes;
       }

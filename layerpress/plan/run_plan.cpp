@@ -179,7 +179,8 @@ std::uint64_t process_baseline(const schedule::Pipeline& pipeline, const graph::
   // Threads' stacks and heaps, slack of the allocator, buffers of spilled values; packing buffers of the matrix libraries where
   // anything is multiplied, and the code that they make for attention to images.
   const std::uint64_t multiplying = graph::image_geometry(graph) ? 16 : 12;
-  return anonymous_bytes() + (pipeline.takes_data ? multiplying : 4) * kMebibyte;
+  return_freed_memory();  // of a parsed tokenizer, for example
+  return anonymous_bytes() + (pipeline.takes_data ? multiplying : 6) * kMebibyte;
 }
 
 std::vector<SampleShape> shapes_of(const data::CalibrationSet& set) {
@@ -234,7 +235,8 @@ RunPlan plan_run(const PlanInput& input) {
       if (!least || frugal.memory.peak.host < least->memory.peak.host) least = std::move(frugal);
     }
   }
-  const std::uint64_t needed = (least->memory.peak.host + kMebibyte - 1) / kMebibyte;
+  // A process that runs may hold a little more than one that only plans.
+  const std::uint64_t needed = (least->memory.peak.host + kMebibyte - 1) / kMebibyte + 1;
   if (!chosen) refuse(input, *least, needed);
   chosen->smallest_budget = needed * kMebibyte;
   planner.add_spare(*chosen);

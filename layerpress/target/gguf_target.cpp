@@ -262,12 +262,13 @@ class GgufTarget final : public Target {
   /// A file of some tensors. The first has all keys, and each part what divided files say.
   checkpoint::FileLayout file_of(std::span<gguf::TensorInfo> own, std::size_t number, std::size_t count,
                                  std::size_t all) const {
-    gguf::Metadata metadata = number == 0 ? metadata_ : gguf::Metadata();
-    if (!parts_.empty())
-      for (auto& pair : gguf::part_keys(number, count, all)) metadata.push_back(std::move(pair));
-    checkpoint::FileLayout file{parts_.empty() ? kFileName : gguf::part_name(parts_, number, count),
+    const bool is_part = !parts_.empty();
+    gguf::Metadata of_part = is_part && number == 0 ? metadata_ : gguf::Metadata();
+    if (is_part)
+      for (auto& pair : gguf::part_keys(number, count, all)) of_part.push_back(std::move(pair));
+    checkpoint::FileLayout file{is_part ? gguf::part_name(parts_, number, count) : kFileName,
                                 0,
-                                gguf::file_header(metadata, own),
+                                gguf::file_header(is_part ? of_part : metadata_, own),
                                 {},
                                 0};
     file.size = file.header.size();

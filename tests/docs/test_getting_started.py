@@ -10,7 +10,7 @@ import pytest
 from support import program
 
 PAGE = program.REPOSITORY / "docs" / "getting-started.md"
-MODEL = Path(os.environ.get("LAYERPRESS_TEST_MODEL", program.REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct"))
+MODEL = program.TEST_MODEL
 
 
 def commands(name):

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -469,26 +468,6 @@ def test_a_wrong_group_beside_a_right_one(group, arguments, fragments, llama, tm
 def test_an_unknown_format(llama, tmp_path):
     recipe = recipe_of(tmp_path / "recipe.json", {"all": {"targets": ["Linear"], "format": "IQ2_XS"}})
     program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=["IQ2_XS", "for a GGUF", "IQ4_XS"])
-
-
-@pytest.mark.nightly
-def test_memory_of_a_run_without_data(tmp_path):
-    """A large vocabulary, whose error is computed from decoded blocks."""
-    from support import planned_runs
-
-    source = os.environ.get("LAYERPRESS_TEST_MODEL")
-    if source is None:
-        pytest.skip("needs the tokenizer of a real model")
-    model = tiny_models.save(tmp_path / "model", "Llama", dtype=torch.bfloat16, vocab_size=49152, hidden_size=128, intermediate_size=256,
-                             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (model / name).write_bytes((Path(source) / name).read_bytes())
-    arguments = ["--scheme", "Q4_K_M", "--algorithm", "rtn", "--threads", "2"]
-    budget = planned_runs.plan(model, tmp_path / "out.gguf", *arguments)["smallest_budget_bytes"]
-    for _ in range(3):
-        summary = tmp_path / "summary.json"
-        program.oneshot(model, tmp_path / "out.gguf", *arguments, "--memory-budget", f"{budget >> 20}MiB", "--overwrite", "--summary", summary)
-        assert json.loads(summary.read_text())["ranks"][0]["peak_anonymous_bytes"] <= budget
 
 
 @pytest.mark.parametrize("scheme, largest, faulty", [("F16", 1e5, True), ("Q8_0", 1e8, True), ("Q4_0", 1e8, True), ("Q8_0", 1e6, False),

@@ -1,7 +1,6 @@
 """Rotated models compute what their originals do: transformers' logits of both, for every family."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -334,7 +333,7 @@ def test_a_file_without_the_vision_part(tmp_path, made_inputs):
     """A GGUF has the language model alone, which the original's vision part would no longer fit."""
     made_inputs("llava")
     model = tiny_illustrated.save(tmp_path / "model", "llava", vocab_size=49152)
-    shutil.copy(Path(os.environ["LAYERPRESS_TEST_MODEL"]) / "tokenizer.json", model)
+    shutil.copy(program.TEST_MODEL / "tokenizer.json", model)
     rounding = {"QuantizationModifier": {"scheme": "Q4_0", "targets": ["Linear"], "ignore": ["lm_head"]}}
     outcome = rotate(model, tmp_path / "out.gguf", code=1, more=rounding, rotations=["R1"])
     assert "the original's vision part would not fit it; use rotations: [R2]" in outcome.error

@@ -13,6 +13,7 @@ from support.command_server import CommandServer
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("LAYERPRESS_PROGRAM", REPOSITORY / "build" / "layerpress")).absolute()
 PRINT_LOGITS = Path(os.environ.get("LAYERPRESS_PRINT_LOGITS", PROGRAM.with_name("print_logits"))).absolute()
+TEST_MODEL = Path(os.environ.get("LAYERPRESS_TEST_MODEL", REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct"))  # a real one
 COMMAND_SERVER = PROGRAM.with_name("command_server.so")
 servers = {}
 

@@ -1,7 +1,6 @@
 """vLLM loads the results and computes with them what `layerpress eval` computes (scripts/setup --vllm)."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 from support import program
 
 PYTHON = program.REPOSITORY / ".venv-vllm" / "bin" / "python"
-MODEL = Path(os.environ.get("LAYERPRESS_TEST_MODEL", program.REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct"))
+MODEL = program.TEST_MODEL
 pytestmark = [pytest.mark.nightly, pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-vllm; scripts/setup --vllm makes it"),
               pytest.mark.skipif(not MODEL.is_dir(), reason=f"no checkpoint at {MODEL}; ./demo makes it")]
 

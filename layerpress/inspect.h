@@ -37,9 +37,9 @@ struct InspectOptions {
   /// "with --plan: " before the help of a field of `run`: what it needs to have a meaning.
   static std::string needs_text(std::string_view name) {
     if (describes_model(name)) return "";
-    if (name == "recipe" || name == "algorithm" || name == "scheme" || name == "observer" || name == "quality" ||
-        name == "imatrix")
+    if (name == "recipe" || name == "algorithm" || name == "scheme" || name == "observer" || name == "quality")
       return "with --plan: ";
+    if (name == "imatrix") return "with --plan: of a run that is to ";
     return name == "summary" || name == "offload-dir" || name == "timeout" ? "with --sensitivity: "
                                                                            : "with --plan or --sensitivity: ";
   }

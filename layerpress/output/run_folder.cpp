@@ -73,7 +73,7 @@ void check_output(const OneshotOptions& options, const fs::path& model_location)
 
 /// Checked now rather than after the work.
 void check_writable(const OneshotOptions& options) {
-  if (!options.summary.empty()) require_writable("--summary", options.summary);
+  if (!options.summary.empty()) require_summary(options.summary);
   if (!options.imatrix.empty()) require_writable("--imatrix", options.imatrix);
 }
 

@@ -104,7 +104,7 @@ int parse_num_bits(const Fields& fields, NumberType type) {
   std::vector<std::string> widths;
   for (const int width : floats) widths.push_back(std::to_string(width));
   const std::string rule = type == NumberType::kFloat ? fmt::format("float types have {} bits", join(widths, " or "))
-                                                      : "it must be a whole number from 1 to 16";
+                                                      : "it must be a whole number, of weights from 2 to 8";
   const Json* value = fields.find_not_null("num_bits", rule);
   if (value == nullptr) return 8;
   const std::int64_t bits = fields.integer("num_bits", *value, rule);

@@ -351,8 +351,8 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
     if (options.output.empty()) throw UsageError("[options] --output is required");
     setup::require_same_start(options, /*is_plan=*/false, group);
     run::check_upload(options, group, own);
-    run::check_report(options);
     run::require_own_files(options);
+    run::check_report(options);
     run::fetch_model(options, group, own);
     const Timer timer;  // a download does not count
     run::MixedPrecision chosen{.options = options, .decision = nullptr};

@@ -11,9 +11,9 @@ namespace layerpress {
 
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
-  require_writable("--output", options.output);
   require_own_file("--output", options.output, {{"the dataset", options.dataset}, {"the model", options.model}},
                    {{"a file of the model", options.model}});
+  require_writable("--output", options.output);
   if (std::filesystem::path(options.output).extension() != ".safetensors")
     throw UsageError(
         "[options] --output: {} does not end in .safetensors, by which --dataset knows a token file; rename it",

@@ -373,7 +373,7 @@ def inspect(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     timeout: int | None = None,  # with --sensitivity: seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # with --sensitivity: write a JSON summary to this file
-    imatrix: str | None = None,  # with --plan: write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
+    imatrix: str | None = None,  # with --plan: of a run that is to write the calibration data's importance file, as llama-imatrix does, for any run with data, of models that GGUF has names for
 ) -> Report: ...
 def picture(
     model: str | PathLike[str],

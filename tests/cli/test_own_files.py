@@ -30,6 +30,20 @@ def test_files_beside_the_result(option, inputs, tmp_path, results):
     assert list(results.iterdir()) == []
 
 
+def test_files_of_others(model, results, rounding, tmp_path):
+    """Those of another model, and those that no run wrote, stay. An earlier summary is replaced."""
+    other = shutil.copytree(model, tmp_path / "other")
+    notes, summary = tmp_path / "notes.json", tmp_path / "summary.json"
+    notes.write_text('{"mine": 1}')
+    for option, place, said in (("--summary", other / "model.safetensors", "may be a model's"),
+                                ("--imatrix", other / "config.json", "may be a model's"),
+                                ("--summary", notes, "is no summary of an earlier run")):
+        program.fails("oneshot", model, "--output", results / "out", *rounding, option, place, code=2, fragments=[f"[options] {option}", said])
+    assert list(results.iterdir()) == [] and notes.read_text() == '{"mine": 1}'
+    for _ in range(2):
+        program.oneshot(model, results / "out", *rounding, "--overwrite", "--summary", summary)
+
+
 def test_files_of_inspect(inputs, tmp_path):
     folder, rows = inputs
     measured = ["--sensitivity", "--schemes", "W4A16", "--dataset", rows]

@@ -164,8 +164,9 @@ def test_figures_outlive_their_page(model, results, samples, rounding, tmp_path)
 def test_refused_places(model, refused, rounding, results, tmp_path):
     for place, fault in ((tmp_path / "none" / "run.html", "does not exist"), (tmp_path, "cannot be written")):
         refused(model, "--report", place, *rounding, fragments=["--report", str(tmp_path), fault], code=2)
-    same = tmp_path / "run"
-    refused(model, "--report", same, "--summary", same, *rounding, fragments=["--report and --summary name the same file"], code=2)
+    same = tmp_path / "run.html"
+    refused(model, "--report", tmp_path / "nonee", *rounding, fragments=["--report", "nonee is no name of a page"], code=2)
+    refused(model, "--report", same, "--summary", same, *rounding, fragments=["would be written over the file of --"], code=2)
 
 
 @pytest.fixture

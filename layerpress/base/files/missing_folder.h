@@ -7,8 +7,12 @@
 
 namespace layerpress {
 
-/// Throws UsageError naming `option` ("--svg") if can_be_written() is false.
+/// Throws UsageError naming `option` ("--svg") if can_be_written() is false, or if the file is there beside a config.json: it may be a
+/// model's.
 void require_writable(std::string_view option, const std::filesystem::path& path);
+
+/// The same for --summary, and if another file than an earlier run's summary is there.
+void require_summary(const std::filesystem::path& path);
 
 /// Whether `path`, which need not exist, is `folder` or would lie in it, wherever links lead. False for a folder that does not exist.
 bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);

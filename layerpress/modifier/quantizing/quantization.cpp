@@ -17,8 +17,9 @@ class QuantizationModifier : public QuantizingModifier {
   QuantizationModifier(const OrderedJson& arguments, const std::string& where)
       : QuantizingModifier(arguments, where, shared_arguments(), {}) {
     if (any_observer(Observer::kGptq))
-      throw RecipeError("[recipe.modifier] {}: observer 'gptq' requires GPTQModifier; use it, or observer hessian",
-                        where);
+      throw RecipeError(
+          "[recipe.modifier] {}: observer 'gptq' requires GPTQModifier (--algorithm gptq); use it, or observer hessian",
+          where);
   }
 
   std::string type() const override { return "QuantizationModifier"; }

@@ -122,7 +122,7 @@ Json sensitivity(const OneshotOptions& options, const std::vector<std::string>& 
     throw UsageError("[options] --sensitivity: no scheme to compare; add --schemes, such as NVFP4,FP8_DYNAMIC,W4A16");
   recipe::check_candidates(options, schemes, /*takes_none=*/false);
   check_options(options);
-  if (group.is_first() && !options.summary.empty()) require_writable("--summary", options.summary);
+  if (group.is_first() && !options.summary.empty()) require_summary(options.summary);
   Rank rank{options, control, group};
   const SchemeComparison comparison = set_up_comparison(rank, schemes);
   const setup::RunSetup& setup = comparison.setup();

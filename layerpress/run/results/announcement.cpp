@@ -124,8 +124,13 @@ double share_of(const std::vector<std::string>& modules, const checkpoint::Check
 void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
   const setup::OpenedModel& model = setup.model;
   std::vector<std::string> linears = model.traced.left_out, experts;
-  std::erase_if(linears, [&](const std::string& name) {  // of which the log says that the target has no place for them
-    return model.stored->contains(name + ".weight") && setup.target->left_out(name + ".weight");
+  std::erase_if(linears, [&](const std::string& name) {
+    if (model.stored->contains(name + ".weight"))  // the log says that the target has no place for it
+      return setup.target->left_out(name + ".weight").has_value();
+    return std::ranges::none_of(model.stored->names(),
+                                [&](const std::string& tensor) {  // another linear's by another name
+                                  return tensor.starts_with(name + ".");
+                                });
   });
   const auto first = std::stable_partition(linears.begin(), linears.end(),
                                            [](const std::string& name) { return !name.ends_with(".experts"); });

@@ -102,9 +102,10 @@ void check_report(const OneshotOptions& options) {
   const fs::path page = options.report;
   if (fs::exists(page, failure) && !fs::is_regular_file(page, failure))
     throw UsageError("[options] --report: {} cannot be written, because it is not a file; name a file", options.report);
+  if (const fs::path ending = page.extension(); ending != ".html" && ending != ".htm")
+    throw UsageError("[options] --report: {} is no name of a page; give one that ends in .html, or none",
+                     options.report);
   require_writable("--report", page);
-  if (!options.summary.empty() && fs::absolute(page) == fs::absolute(options.summary))
-    throw UsageError("[options] --report and --summary name the same file, {}; give them two", options.report);
   require_charts();
 }
 

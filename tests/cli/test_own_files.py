@@ -35,7 +35,7 @@ def test_files_of_others(model, results, rounding, tmp_path):
     other = shutil.copytree(model, tmp_path / "other")
     notes, summary = tmp_path / "notes.json", tmp_path / "summary.json"
     notes.write_text('{"mine": 1}')
-    for option, place, said in (("--summary", other / "model.safetensors", "may be a model's"),
+    for option, place, said in (("--summary", other / "model.safetensors", "is no summary of an earlier run"),
                                 ("--imatrix", other / "config.json", "may be a model's"),
                                 ("--summary", notes, "is no summary of an earlier run")):
         program.fails("oneshot", model, "--output", results / "out", *rounding, option, place, code=2, fragments=[f"[options] {option}", said])

@@ -19,15 +19,9 @@ fs::path real_place(const fs::path& path) {
   return fs::weakly_canonical(fs::absolute(path, failure), failure);
 }
 
-}  // namespace
-
-void require_writable(std::string_view option, const fs::path& path) {
-  std::error_code failure;
-  if (const fs::path place = real_place(path);
-      fs::is_regular_file(place, failure) && fs::exists(place.parent_path() / "config.json", failure))
-    throw UsageError("[options] {}: {} lies beside a config.json, so it may be a model's; name another file", option,
-                     path.string());
+void require_place(std::string_view option, const fs::path& path) {
   if (can_be_written(path)) return;
+  std::error_code failure;
   const fs::path folder = fs::absolute(path, failure).parent_path();
   if (fs::is_directory(path, failure))
     throw UsageError("[options] {}: {} is a folder; name a file", option, path.string());
@@ -39,17 +33,31 @@ void require_writable(std::string_view option, const fs::path& path) {
   throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
 }
 
-void require_summary(const fs::path& path) {
+bool is_summary(const fs::path& path) {
   constexpr std::uintmax_t kLargest = std::uintmax_t{1} << 30;
-  require_writable("--summary", path);
   std::error_code failure;
-  if (!fs::is_regular_file(path, failure) || fs::file_size(path, failure) == 0) return;
-  const Json found = fs::file_size(path, failure) > kLargest
-                         ? Json()
-                         : Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
-  if (!found.is_object() || !found.contains("modules"))
+  if (fs::file_size(path, failure) > kLargest || failure) return false;
+  const Json found = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  return found.is_object() && found.contains("modules");
+}
+
+}  // namespace
+
+void require_writable(std::string_view option, const fs::path& path) {
+  std::error_code failure;
+  if (const fs::path place = real_place(path);
+      fs::is_regular_file(place, failure) && fs::exists(place.parent_path() / "config.json", failure))
+    throw UsageError("[options] {}: {} lies beside a config.json, so it may be a model's; name another file", option,
+                     path.string());
+  require_place(option, path);
+}
+
+void require_summary(const fs::path& path) {
+  std::error_code failure;
+  if (fs::is_regular_file(path, failure) && fs::file_size(path, failure) > 0 && !is_summary(path))
     throw UsageError("[options] --summary: {} is there and is no summary of an earlier run; name another file",
                      path.string());
+  require_place("--summary", path);
 }
 
 bool lies_in(const fs::path& path, const fs::path& folder) {

@@ -11,7 +11,7 @@ namespace layerpress {
 /// model's.
 void require_writable(std::string_view option, const std::filesystem::path& path);
 
-/// The same for --summary, and if another file than an earlier run's summary is there.
+/// Throws UsageError naming --summary if can_be_written() is false, or if another file than an earlier run's summary is there.
 void require_summary(const std::filesystem::path& path);
 
 /// Whether `path`, which need not exist, is `folder` or would lie in it, wherever links lead. False for a folder that does not exist.

@@ -56,6 +56,16 @@ TEST(ImportGraph, TextHasConstants) {
   expect_part(text, "constant {\"name\":\"model.layer.factor\"");
 }
 
+TEST(ImportGraph, TakesAPowerForTheRootOfANorm) {
+  const auto kinds_with = [](double exponent) {
+    Json graph = test::small_export();
+    graph["nodes"][4] = test::node(9, "aten.pow.Tensor_Scalar", {test::read(8), exponent}, 1, {1, "T", 1});
+    return kinds(imported(graph).graph);
+  };
+  EXPECT_EQ(kinds_with(-0.5), (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear"}));
+  EXPECT_EQ(kinds_with(-1), (std::vector<std::string>{"embedding", "aten", "linear"}));
+}
+
 TEST(ImportGraph, KeepsAPatternThatIsNotQuiteANorm) {
   Json graph = test::small_export();
   graph["nodes"][1]["args"][1] = 3;  // the mean of cubes

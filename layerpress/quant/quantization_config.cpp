@@ -46,9 +46,17 @@ void require_header(const Json& object, const std::string& where) {
                             where, key);
 }
 
+/// Orders of columns that need an index for each are no longer written; the tensors weight_g_idx of a checkpoint have them.
+Json without_column_order(Json group) {
+  const Json::json_pointer place("/weights/actorder");
+  if (group.is_object() && group.value("weights", Json()).is_object() && group.contains(place))
+    if (Json& order = group[place]; order == "group" || order == "dynamic") order = nullptr;
+  return group;
+}
+
 /// A group, or the targets of the preset that it is named after.
 QuantizationScheme read_group(const std::string& name, const Json& group, const std::string& where) {
-  if (!group.is_array()) return parse_quantization_scheme(group, where);
+  if (!group.is_array()) return parse_quantization_scheme(without_column_order(group), where);
   QuantizationScheme scheme = preset_scheme(name);
   scheme.targets = parse_quantization_scheme(Json{{"targets", group}}, where).targets;
   return scheme;

@@ -11,6 +11,7 @@
 namespace layerpress::source {
 namespace {
 
+constexpr const char* kZeroPoint = "weight_zero_point";
 constexpr std::initializer_list<const char*> kContainerParts = {"weight",
                                                                 "weight_packed",
                                                                 "weight_scale",
@@ -91,19 +92,20 @@ class CompressedTensors : public ModuleFormat {
       return tensors.has(suffix) ? std::optional(tensors.get(suffix)) : std::nullopt;
     };
     check(tensors, weight);
+    const bool drops_zero_points = has_zeros_only(tensors, scheme);
     ColumnGroups groups;
     if (tensors.has("weight_g_idx") && scheme.weights->group_size.value_or(-1) > 0)
       groups = ColumnGroups(tensors, "weight_g_idx", weight.shape[1], *scheme.weights->group_size);
-    const auto read = [tensors, scheme] {
+    const auto read = [tensors, scheme, drops_zero_points] {
       return quant::decompress(scheme, tensors.module(), [&](const std::string& suffix) -> std::optional<at::Tensor> {
-        if (!tensors.has(suffix)) return std::nullopt;
+        if (!tensors.has(suffix) || (drops_zero_points && suffix == kZeroPoint)) return std::nullopt;
         const at::Tensor part = tensors.get(suffix);
         return part.scalar_type() == at::kFloat8_e8m0fnu ? part.view(at::kByte) : part;
       });
     };
     if (groups.in_order()) {
       dequantize_from(weight, read);
-      keep_as_stored(tensors, weight);
+      keep_as_stored(tensors, drops_zero_points, weight);
       return weight;
     }
     dequantize_from(weight, [read, groups] {
@@ -136,21 +138,35 @@ class CompressedTensors : public ModuleFormat {
     }
   }
 
-  static void keep_as_stored(const ModuleTensors& tensors, StoredWeight& weight) {
+  /// Whether symmetric weights have zero points, as earlier versions wrote them: zeros, which say nothing.
+  static bool has_zeros_only(const ModuleTensors& tensors, const quant::QuantizationScheme& scheme) {
+    return scheme.weights->symmetric && tensors.has(kZeroPoint) &&
+           !tensors.get(kZeroPoint).to(at::kFloat).ne(0).any().item<bool>();
+  }
+
+  static void keep_as_stored(const ModuleTensors& tensors, bool drops_zero_points, StoredWeight& weight) {
     std::vector<std::string> suffixes;
     for (const char* suffix : kContainerParts) {
-      if (!tensors.has(suffix) || std::string_view(suffix) == "weight_g_idx") continue;
+      const std::string_view name = suffix;
+      if (!tensors.has(suffix) || name == "weight_g_idx" || (drops_zero_points && name == kZeroPoint)) continue;
       const auto& spec = tensors.spec(suffix, {at::kByte, at::kChar, at::kInt, at::kLong, at::kFloat8_e4m3fn,
                                                at::kFloat, at::kBFloat16, at::kHalf, at::kFloat8_e8m0fnu});
       suffixes.emplace_back(suffix);
       const bool power = spec.dtype == at::kFloat8_e8m0fnu;  // readers know these scales as bytes
       weight.compressed_layout.push_back({suffix, power ? at::kByte : spec.dtype, spec.shape});
     }
-    weight.compressed = [tensors, suffixes] {
+    // Checked as quant::decompress() does, which nobody calls for codes that stay.
+    const quant::ScaleSigns signs =
+        weight.scheme.weights->is_symmetric_integer() ? quant::ScaleSigns::kAny : quant::ScaleSigns::kPositive;
+    weight.compressed = [tensors, suffixes, signs] {
       std::vector<quant::NamedTensor> parts;
       for (const std::string& suffix : suffixes) {
         const at::Tensor part = tensors.get(suffix);
-        parts.push_back({suffix, part.scalar_type() == at::kFloat8_e8m0fnu ? part.view(at::kByte) : part});
+        const at::ScalarType dtype = part.scalar_type();
+        if (suffix == "weight_scale" && at::isFloatingType(dtype) && dtype != at::kFloat8_e8m0fnu)
+          if (const std::string fault = quant::fault_of_scales(part, signs); !fault.empty())
+            tensors.refuse(suffix, fault);
+        parts.push_back({suffix, dtype == at::kFloat8_e8m0fnu ? part.view(at::kByte) : part});
       }
       return parts;
     };

@@ -197,6 +197,64 @@ def test_compressed_tensors(name, tmp_path):
     assert len(groups) == len(compressed.schemes) + 1
 
 
+def changed_config(folder, change):
+    tiny_models.rewrite_config(folder, lambda config: change(config["quantization_config"]["config_groups"]["group_0"]["weights"]))
+
+
+@pytest.mark.parametrize("order", ["group", "dynamic"])
+def test_columns_in_an_order_of_their_own(order, tmp_path):
+    """weight_g_idx names the group of each column, and the config says so in a word that recipes no longer have."""
+    compressed = compressed_cases.Compressed("rtn W4A16", tmp_path / "case")
+    tensors, values, expected = tiny_models.tensors(compressed.folder), dequantized(compressed.folder), {}
+    generator = torch.Generator().manual_seed(0)
+    for name in [name for name in tensors if name.endswith("weight_scale")]:
+        module = name.removesuffix(".weight_scale")
+        rows, columns = tensors[f"{module}.weight_shape"].tolist()
+        place = torch.randperm(columns, generator=generator)  # where each column goes
+        codes = (tensors[f"{module}.weight_packed"][..., None] >> (4 * torch.arange(8)) & 15).reshape(rows, -1)[:, :columns]
+        moved, group = torch.empty_like(codes), torch.empty(columns, dtype=torch.int32)
+        moved[:, place], group[place] = codes, torch.arange(columns, dtype=torch.int32) // (columns // tensors[name].shape[1])
+        words = (moved.reshape(rows, -1, 8).to(torch.int64) << (4 * torch.arange(8))).sum(-1)
+        tensors[f"{module}.weight_packed"] = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+        tensors[f"{module}.weight_g_idx"] = group
+        expected[f"{module}.weight"] = torch.empty_like(values[f"{module}.weight"])
+        expected[f"{module}.weight"][:, place] = values[f"{module}.weight"]
+    tiny_models.rewrite_tensors(compressed.folder, tensors)
+    changed_config(compressed.folder, lambda weights: weights.update(actorder=order))
+    oneshot(compressed.folder, tmp_path / "out", *ROUNDING, "--targets", "lm_head", "--ignore", "none", "--dtype", "bfloat16")
+    written = tiny_models.tensors(tmp_path / "out")
+    for name, value in expected.items():
+        assert equal_bytes(written[name], value.to(written[name].dtype)), name
+
+
+def test_zero_points_that_say_nothing(tmp_path):
+    """Symmetric weights with zero points of zero are read as without them; with others they are refused."""
+    compressed = compressed_cases.Compressed("rtn W4A16", tmp_path / "case")
+    tensors = tiny_models.tensors(compressed.folder)
+    options = [*ROUNDING, "--targets", "lm_head", "--ignore", "none"]
+    oneshot(compressed.folder, tmp_path / "plain", *options)
+    scales = {name: value for name, value in tensors.items() if name.endswith("weight_scale")}
+    points = {name.replace("weight_scale", "weight_zero_point"): torch.zeros_like(value, dtype=torch.int8) for name, value in scales.items()}
+    tiny_models.rewrite_tensors(compressed.folder, tensors | points)
+    oneshot(compressed.folder, tmp_path / "zeros", *options)
+    same_tensors(tmp_path / "zeros", tmp_path / "plain")
+    program.run("verify", tmp_path / "zeros")
+    tiny_models.rewrite_tensors(compressed.folder, tensors | {name: value + 1 for name, value in points.items()})
+    program.fails("eval", compressed.folder, "--dataset", program.write_token_file(tmp_path / "t.safetensors", tiny_models.random_samples([9])),
+                  fragments=["weight_zero_point", "symmetric"])
+
+
+@pytest.mark.parametrize("value", [0, float("nan")])
+def test_damaged_codes_are_not_kept(value, tmp_path):
+    compressed = compressed_cases.Compressed("rtn FP8_DYNAMIC", tmp_path / "case")
+    tensors = tiny_models.tensors(compressed.folder)
+    name = next(name for name in tensors if name.endswith("o_proj.weight_scale"))
+    tiny_models.rewrite_tensors(compressed.folder, tensors | {name: with_first(value)(tensors[name])})
+    program.fails("oneshot", compressed.folder, "--output", tmp_path / "out", "--algorithm", "rtn", "--scheme", "W8A8", "--targets", "re:.*up_proj",
+                  "re:.*gate_proj", fragments=[name])
+    assert not (tmp_path / "out").exists()
+
+
 def dequantized(folder):
     """What transformers reads."""
     return transformers.AutoModelForCausalLM.from_pretrained(

@@ -131,6 +131,8 @@ double shift_of_groups(const at::Tensor& original, const at::Tensor& rounded, st
       .item<double>();
 }
 constexpr double kMostShifted = 0.3;
+/// Of weights that GPTQ moved: where inputs have no mean, as after a LayerNorm, it moves the error there, and wrong zero points are more.
+constexpr double kMostShiftedBySolvers = 0.6;
 
 /// A weight [rows, columns] as it is compared.
 struct ComparedWeight {
@@ -230,7 +232,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
   const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
   double power = 0, error = 0, shift = 0, zeros = 0;
   double own_power = 0, own_product = 0, own_error = 0;  // of the rows that are the source's
-  Places foreign, suspicious;
+  Places foreign, suspicious, resized;
   ColumnSums columns;
   const bool is_fitted = change.scales_rows || change.scales_columns;
   const bool keeps_size = !is_fitted && !change.moves && !follows_original;
@@ -256,6 +258,7 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     own_product += sum_of_own(rows.product);
     foreign.add(others, first);
     if (weight.bits > 2) suspicious.add(suspicious_groups(groups, finds_small), first);
+    if (weight.bits >= 6 && keeps_size) resized.add(suspicious_groups(rows, weight.has_own_scales), first);
     const bool by_columns = keeps_size && weight.bits >= 4;
     if (!by_columns && !weight.has_zero_points) continue;
     const at::Tensor kept = expected.masked_fill(others, 0), kept_found = found.masked_fill(others, 0);
@@ -299,10 +302,15 @@ std::optional<double> compare_weight(const ComparedWeight& weight, const at::Ten
     report(fmt::format("differs from the source by {:.2f} of its size", relative));
   else if (keeps_size ? size < sizes.least || size > sizes.most : !is_fitted && size > kMostGrown)
     findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", size));
-  else if (!is_fitted && shift > kMostShifted * own_error)
+  else if (!is_fitted && shift > (all.only_rounds ? kMostShifted : kMostShiftedBySolvers) * own_error)
     report(
         fmt::format("{:.0f} % of its difference from the source are constants in its groups, as of wrong zero points",
                     100 * shift / own_error));
+  else if (resized.count > 0)
+    findings.fault("source", module,
+                   fmt::format("{} of its {} rows have another sign, or twice or half the size, the first is row {}, "
+                               "which rounding to {} bits does not do",
+                               resized.count, weight.rows, resized.first_row, weight.bits));
   else if (static_cast<double>(others.numel()) > by_column.most_foreign * static_cast<double>(weight.columns))
     findings.fault("source", module,
                    fmt::format("{} of its {} columns are not the source's, the first is column {}", others.numel(),

@@ -315,6 +315,23 @@ def test_larger_scales_where_nothing_but_rounding_is_allowed(made, sources, tmp_
         assert "twice or half the size" in str(found["faults" if code else "warnings"])
 
 
+def test_a_row_of_half_its_size(made, sources, tmp_path):
+    """GPTQ does not move a row of 8 bits so far."""
+    folder = shutil.copytree(made("dense", "int8"), tmp_path / "model")
+    change(DOWN + "weight_scale", lambda scale: torch.cat([scale[:1] / 2, scale[1:]]))(folder)
+    found = verified(folder, "--source", sources["dense"], code=1)
+    assert "which rounding to 8 bits does not do" in str(found["faults"])
+
+
+def test_norms_that_subtract_the_mean(tmp_path, results):
+    """GPTQ puts its errors where the inputs are small: along a constant."""
+    source = tiny_models.save(tmp_path / "source", "Cohere2", num_hidden_layers=2)
+    data = program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples([16, 24, 33, 48] * 3))
+    for quality in ("balanced", "best"):
+        out = program.oneshot(source, results / quality, "--scheme", "W4A16_ASYM", "--group-size", "32", "--dataset", data, "--quality", quality)
+        assert verified(out, "--source", source, code=0)["faults"] == []
+
+
 @pytest.mark.parametrize("factor", [-1, 0.1, 0.5, 2, 3, 10])
 def test_scales_of_a_few_groups(factor, made, sources, tmp_path):
     """However far they are from the right ones; GPTQ may move single groups of 4 bits far."""

@@ -125,9 +125,9 @@ struct OneshotOptions {
           "calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them");
     field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
           "calibrate every expert on all tokens, not only on those routed to it (default: yes)");
-    field(
-        "min-tokens-per-expert", self.min_tokens_per_expert,
-        "least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)");
+    field("min-tokens-per-expert", self.min_tokens_per_expert,
+          "least tokens for each expert with --no-moe-calibrate-all-experts (0, the default: 4 x the group size, at "
+          "least 256)");
     field("pipeline", self.pipeline,
           "sequential, two_pass, basic or datafree (default: sequential when data is needed)");
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");

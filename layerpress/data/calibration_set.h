@@ -45,6 +45,7 @@ struct DatasetOptions {
   bool concatenate = false;
   bool use_loss_mask = false;  ///< only the assistant's tokens count, or those that rows mark
   bool may_be_empty = false;   ///< an empty result is not an error
+  bool has_tokenizer = true;   ///< of the model; false for a GGUF whose tokenizer is none, so that rows must be tokens
 };
 
 /// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], a

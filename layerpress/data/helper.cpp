@@ -29,6 +29,11 @@ std::int64_t countable(std::int64_t number) {
 }
 
 Json whole_request(const DatasetOptions& options, const fs::path& model_directory) {
+  if (!options.has_tokenizer)
+    throw DataError(
+        "[data.prepare] {}: the model's file has no tokenizer that can be used; make a token file with the original "
+        "model (layerpress prepare), and pass that",
+        options.dataset);
   return {{"model", model_directory.string()},
           {"dataset", options.dataset},
           {"split", options.split},

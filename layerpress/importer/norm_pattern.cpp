@@ -54,9 +54,9 @@ class NormMatch {
 
   bool match_factor(std::int64_t x, std::int64_t factor) {
     const ExportedNode* root = layouts_.producer(factor);
-    const bool is_root = root != nullptr &&
-                         (root->op == "aten.rsqrt.default" ||
-                          (root->op == "aten.pow.Tensor_Scalar" && number_argument(*root, 1) == -0.5));
+    const bool is_root =
+        root != nullptr && (root->op == "aten.rsqrt.default" ||
+                            (root->op == "aten.pow.Tensor_Scalar" && number_argument(*root, 1) == -0.5));
     const ExportedNode* sum = is_root ? before(*root) : nullptr;
     const auto epsilon = sum == nullptr ? std::nullopt : number_argument(*sum, 1);
     if (sum == nullptr || sum->op != "aten.add.Tensor" || !epsilon || sum->arguments.size() != 2) return false;

@@ -21,8 +21,8 @@ at::Tensor whole_range(const std::vector<at::Tensor>& ranges) {
 void require_usable(const at::Tensor& range, const std::string& module, const std::string& name) {
   if (range[0].gt(range[1]).any().item<bool>())
     throw RecipeError(
-        "[pipeline.observe] no token reached {}, so the static scale of its {} is unknown; use more samples, or ignore "
-        "it",
+        "[pipeline.observe] no token reached {}, so the static scale of its {} is unknown; use more samples, for an "
+        "expert the sequential pipeline or --moe-calibrate-all-experts, or ignore it with what runs beside it",
         module, word_of(name));
   if (!kernels::all_finite(range))
     throw RecipeError("[pipeline.observe] the {} of {} hold NaN or infinite values",

@@ -18,11 +18,12 @@ Prepared prepare(const PrepareOptions& options, const RunControl& control) {
     throw UsageError(
         "[options] --output: {} does not end in .safetensors, by which --dataset knows a token file; rename it",
         options.output);
-  const data::DatasetOptions dataset = run::dataset_options(options);
+  data::DatasetOptions dataset = run::dataset_options(options);
   run::warn_of_unused(dataset, control);
   if (options.download) setup::download_model(options.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
+  dataset.has_tokenizer = model.has_tokenizer;
   const data::CalibrationSet set =
       data::load_samples(dataset, model.checkpoint->directory(), model.traced.vocab_size, control);
   data::write_token_file(options.output, set);

@@ -388,9 +388,11 @@ bool is_gguf_file(const std::filesystem::path& path) {
 }
 
 std::string about_gguf(std::string message, const std::filesystem::path& path) {
-  const std::string config = "config.json", metadata = "metadata, as config.json";
-  if (const auto at = message.find(config); at != std::string::npos && message.find(metadata) == std::string::npos)
-    message.replace(at, config.size(), metadata);
+  for (const auto& [of_config, of_file] :
+       {std::pair<std::string, std::string>{"config.json:", "metadata, as config.json:"},
+        {"config.json implies", "the metadata implies"}})
+    if (const auto at = message.find(of_config); at != std::string::npos && message.find(of_file) == std::string::npos)
+      message.replace(at, of_config.size(), of_file);
   return message.find(path.string()) != std::string::npos ? message : message + " (" + path.string() + ")";
 }
 

@@ -106,7 +106,7 @@ def oneshot(
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (0, the default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
@@ -192,7 +192,7 @@ def plan(
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (0, the default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
@@ -277,7 +277,7 @@ def mixed_precision(
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (0, the default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
@@ -356,7 +356,7 @@ def inspect(
     concatenate: bool | None = None,  # with --plan or --sensitivity: join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # with --plan or --sensitivity: calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
     moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # with --plan or --sensitivity: least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
+    min_tokens_per_expert: int | None = None,  # with --plan or --sensitivity: least tokens for each expert with --no-moe-calibrate-all-experts (0, the default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # with --plan or --sensitivity: sequential, two_pass, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together

@@ -122,3 +122,6 @@ def test_inspect_and_a_tokenizer_that_is_not_known(tmp_path):
     facts = outcome.json()
     assert facts["architecture"] == "LlamaForCausalLM" and facts["quantization"] == "GGUF, mostly F32"
     assert "tokenizer.ggml.model 'none'" in outcome.errors
+    (tmp_path / "texts.jsonl").write_text('{"text": "words"}\n')
+    program.fails("eval", tmp_path / "model.gguf", "--dataset", tmp_path / "texts.jsonl",
+                  fragments=["[data.prepare]", "texts.jsonl", "no tokenizer that can be used", "layerpress prepare"])

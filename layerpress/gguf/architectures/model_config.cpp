@@ -71,8 +71,8 @@ void ModelConfig::take(const char* entry, const std::string& key) {
   if (file_ == nullptr) return;
   values_[entry] = file_->value(key);
   if (values_[entry].is_null())
-    throw CheckpointError("[gguf.config] the file has no {}.{}, so nothing says what config.json calls {}",
-                          file_->architecture, key, entry);
+    throw CheckpointError("[gguf.config] the file has no key {}.{}, which a config.json calls {}", file_->architecture,
+                          key, entry);
 }
 
 void ModelConfig::state(const char* entry, Json value) {

@@ -39,7 +39,7 @@ const T* find(const Metadata& metadata, const std::string& key) {
 template <typename T>
 const T& required(const Metadata& metadata, const std::string& key) {
   if (const T* found = find<T>(metadata, "ggml." + key)) return *found;
-  throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.{} is missing; fetch the file again", key);
+  throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.{} is missing", key);
 }
 
 template <typename T>

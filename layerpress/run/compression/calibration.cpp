@@ -76,7 +76,8 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
   if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
     throw UsageError(
         "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");
-  const data::DatasetOptions dataset = dataset_options(options);
+  data::DatasetOptions dataset = dataset_options(options);
+  dataset.has_tokenizer = setup.model.has_tokenizer;
   if (group.is_first()) warn_of_unused(dataset, control);
   if (division.own_slices) return load_own_slice(dataset, setup, control);
   const std::filesystem::path& model = setup.model.checkpoint->directory();

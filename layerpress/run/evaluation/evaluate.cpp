@@ -273,7 +273,8 @@ void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Eva
                                           .split = options.dataset_split,
                                           .text_column = options.text_column,
                                           .num_samples = options.num_samples,
-                                          .max_seq_length = options.max_seq_length},
+                                          .max_seq_length = options.max_seq_length,
+                                          .has_tokenizer = model.has_tokenizer},
                                          model.checkpoint->directory(), model.traced.vocab_size, control);
   const std::int64_t least = setup::least_tokens(model.traced);
   if (const std::size_t removed = evaluated.samples.take_shorter(least).size(); removed > 0)

@@ -42,6 +42,7 @@ struct OpenedModel : rewrite::Model {
   /// Attentions whose keys and values are served quantized, by name, and whether their queries are, too.
   std::map<std::string, std::pair<quant::QuantizationArgs, bool>> quantized_attentions{};
   at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight
+  bool has_tokenizer = true;                    ///< false for a GGUF whose tokenizer is none
   bool keeps_codes = true;                      ///< quantized weights that stay are not to be written as values
 
   std::unique_ptr<residency::WeightSource> weights() const;

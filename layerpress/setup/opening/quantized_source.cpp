@@ -29,6 +29,7 @@ at::ScalarType open_file(const std::filesystem::path& path, OpenedModel& opened,
   if (!file.missing_tokenizer.empty())
     control.message(LogLevel::kWarning,
                     fmt::format("{}; prepare tokens with the original model's tokenizer", file.missing_tokenizer));
+  opened.has_tokenizer = file.missing_tokenizer.empty();
   opened.stored = std::move(file.checkpoint);
   opened.source_format = std::move(file.description);
   opened.file_metadata = std::move(file.metadata);

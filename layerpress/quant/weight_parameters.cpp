@@ -25,8 +25,8 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
   // Some writers store the one scale of a tensor without a dimension.
   at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
-  const ScaleSigns signs = weights.is_symmetric_integer() ? ScaleSigns::kAny : ScaleSigns::kPositive;
-  if (const std::string fault = fault_of_scales(scale, signs); !fault.empty()) reader.refuse("weight_scale", fault);
+  if (const std::string fault = fault_of_scales(scale, scale_signs(weights)); !fault.empty())
+    reader.refuse("weight_scale", fault);
   return scale;
 }
 
@@ -53,6 +53,10 @@ at::Tensor read_global_scale(const ModuleReader& reader) {
 }
 
 }  // namespace
+
+ScaleSigns scale_signs(const QuantizationArgs& weights) {
+  return weights.is_symmetric_integer() ? ScaleSigns::kAny : ScaleSigns::kPositive;
+}
 
 std::string fault_of_scales(const at::Tensor& scale, ScaleSigns signs) {
   if (scale.numel() == 0) return "";

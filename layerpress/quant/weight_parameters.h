@@ -27,6 +27,9 @@ enum class ScaleSigns {
   kAny           ///< symmetric integers may have their additional code on either side
 };
 
+/// Those of compressed-tensors' weights.
+ScaleSigns scale_signs(const QuantizationArgs& weights);
+
 /// What is wrong with scales of any float dtype, or "": they must be finite and of these signs.
 std::string fault_of_scales(const at::Tensor& scale, ScaleSigns signs = ScaleSigns::kPositive);
 

@@ -266,18 +266,19 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
     findings.warning("source", options.model,
                      "its recipe does not tell how it changes weights, so that values are not compared");
   compare_companions(*model.stored, *source.stored, findings);
-  const auto differs = [](const verification::Finding& own) { return own.fault && own.check == "source"; };
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   excuse_faithful(comparison, findings);
-  if (!says_recipe(model) && std::any_of(findings.all().begin(), findings.all().end(), differs))
+  const auto has_fault = [&](const char* check) {
+    return std::ranges::any_of(findings.all(), [&](const auto& own) { return own.fault && own.check == check; });
+  };
+  if (!says_recipe(model) && has_fault("source"))
     findings.warning(
         "source", options.model,
         "does not say how it was made, by a recipe.yaml for example; if it was rotated, smoothed or pruned, "
         "other values than the source's are right");
   if (const auto keys = model.file_metadata ? keys_of(source) : std::nullopt)
     verification::compare_keys(*model.file_metadata, *keys, findings);
-  const auto& found = findings.all();
-  if (std::none_of(found.begin(), found.end(), [](const auto& own) { return own.fault && own.check == "config"; }))
+  if (!has_fault("config"))
     verification::compare_attention(model.traced, source.traced.graph, model.file_metadata.has_value(), findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));

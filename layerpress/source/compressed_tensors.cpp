@@ -156,9 +156,7 @@ class CompressedTensors : public ModuleFormat {
       weight.compressed_layout.push_back({suffix, power ? at::kByte : spec.dtype, spec.shape});
     }
     // Checked as quant::decompress() does, which nobody calls for codes that stay.
-    const quant::ScaleSigns signs =
-        weight.scheme.weights->is_symmetric_integer() ? quant::ScaleSigns::kAny : quant::ScaleSigns::kPositive;
-    weight.compressed = [tensors, suffixes, signs] {
+    weight.compressed = [tensors, suffixes, signs = quant::scale_signs(*weight.scheme.weights)] {
       std::vector<quant::NamedTensor> parts;
       for (const std::string& suffix : suffixes) {
         const at::Tensor part = tensors.get(suffix);

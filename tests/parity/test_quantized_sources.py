@@ -197,10 +197,6 @@ def test_compressed_tensors(name, tmp_path):
     assert len(groups) == len(compressed.schemes) + 1
 
 
-def changed_config(folder, change):
-    tiny_models.rewrite_config(folder, lambda config: change(config["quantization_config"]["config_groups"]["group_0"]["weights"]))
-
-
 @pytest.mark.parametrize("order", ["group", "dynamic"])
 def test_columns_in_an_order_of_their_own(order, tmp_path):
     """weight_g_idx names the group of each column, and the config says so in a word that recipes no longer have."""
@@ -220,7 +216,8 @@ def test_columns_in_an_order_of_their_own(order, tmp_path):
         expected[f"{module}.weight"] = torch.empty_like(values[f"{module}.weight"])
         expected[f"{module}.weight"][:, place] = values[f"{module}.weight"]
     tiny_models.rewrite_tensors(compressed.folder, tensors)
-    changed_config(compressed.folder, lambda weights: weights.update(actorder=order))
+    tiny_models.rewrite_config(compressed.folder, lambda config: config["quantization_config"]["config_groups"]["group_0"]["weights"].update(
+        actorder=order))
     oneshot(compressed.folder, tmp_path / "out", *ROUNDING, "--targets", "lm_head", "--ignore", "none", "--dtype", "bfloat16")
     written = tiny_models.tensors(tmp_path / "out")
     for name, value in expected.items():

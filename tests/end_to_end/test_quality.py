@@ -1,16 +1,12 @@
 """Quality on a real model: divergence from the base model on text that calibration has not seen."""
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = os.environ.get("LAYERPRESS_PROGRAM", ROOT / "build" / "layerpress")
-MODEL = pathlib.Path(os.environ.get("LAYERPRESS_TEST_MODEL", ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"))
+from support.program import PROGRAM, REPOSITORY
+from support.program import TEST_MODEL as MODEL
 
 pytestmark = pytest.mark.skipif(not MODEL.exists(), reason=f"no model at {MODEL}; examples/demo/fetch_model.py fetches it")
 
@@ -36,7 +32,7 @@ class Divergences:
 
     def __init__(self, folder):
         self.folder, self.found = folder, {}
-        subprocess.run([sys.executable, ROOT / "examples" / "demo" / "python_docs_text.py", folder], check=True)
+        subprocess.run([sys.executable, REPOSITORY / "examples" / "demo" / "python_docs_text.py", folder], check=True)
 
     def __getitem__(self, name):
         if name not in self.found:

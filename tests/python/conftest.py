@@ -2,12 +2,11 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
 from support import tiny_checkpoints
-from support.program import REPOSITORY
+from support.program import TEST_MODEL
 
 
 class Outcome:
@@ -72,8 +71,6 @@ def words(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def real_checkpoint():
-    named = os.environ.get("LAYERPRESS_TEST_MODEL")
-    path = Path(named) if named else REPOSITORY / ".cache" / "models" / "SmolLM2-135M-Instruct"
-    if not (path / "tokenizer.json").is_file():
-        pytest.skip(f"no checkpoint at {path}: set LAYERPRESS_TEST_MODEL to one, or run ./demo, which makes it")
-    return path
+    if not (TEST_MODEL / "tokenizer.json").is_file():
+        pytest.skip(f"no checkpoint at {TEST_MODEL}: set LAYERPRESS_TEST_MODEL to one, or run ./demo, which makes it")
+    return TEST_MODEL

@@ -28,7 +28,8 @@ DENSE = "dense"  # weights stay as they are, or as pruned
 FORMATS = INTEGERS | WITH_INPUTS | {DENSE: {}}
 
 QUALITIES = ["fast", "balanced", "best"]
-ROTATED = re.compile(r"rotated(\d*):(.*)")  # before a mode: SpinQuant's R1 and R2 first, in blocks of so many channels
+# Before a mode: SpinQuant's rotations first, both in blocks of so many channels, or one of them; or the head moved.
+PREPARED = re.compile(r"(rotated(\d*)|R1|R2|head):(.*)")
 PRUNED = re.compile(r"(sparsegpt|wanda)(2of4)?(:.*)?")  # half of all weights, or 2 of 4; alone, or before a mode
 PRUNING = {"sparsegpt": "SparseGPTModifier", "wanda": "WandaPruningModifier"}
 PROPAGATION = ["strength", "damping", "residual"]
@@ -58,9 +59,13 @@ class Mode:
 
 def parse_mode(name: str) -> Mode:
     """A name of the tables above, or a quality with other settings: max; best,strength=0.5,damping=0.1; best is left out, too."""
-    if rotated := ROTATED.fullmatch(name):
-        rotation = {"transform_block_size": int(rotated[1])} if rotated[1] else {}
-        return replace(parse_mode(rotated[2]), name=name, before={"SpinQuantModifier": rotation})
+    if prepared := PREPARED.fullmatch(name):
+        after = parse_mode(prepared[3])
+        rotation: dict = {"transform_block_size": int(prepared[2])} if prepared[2] else {}
+        if prepared[1] in ("R1", "R2"):
+            rotation["rotations"] = [prepared[1]]
+        before = {"ErrorPropagationModifier": {}} if prepared[1] == "head" else {"SpinQuantModifier": rotation}
+        return replace(after, name=name, before={**before, **(after.before or {})})
     if pruned := PRUNED.fullmatch(name):
         pruning = {"sparsity": 0.5, "mask_structure": "2:4" if pruned[2] else "0:0", "ignore": ["lm_head"]}
         after = parse_mode(pruned[3][1:]) if pruned[3] else Mode(name, "", {})

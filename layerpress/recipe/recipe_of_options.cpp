@@ -103,7 +103,7 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
   const auto entry = [](const char* type, const OrderedJson& arguments) {
     return ModifierEntry{type, arguments, fmt::format("{} of --quality max (--quality best does without it)", type)};
   };
-  OrderedJson rotation = OrderedJson::object();
+  OrderedJson rotation = {{"where_possible", true}};
   bool is_small = false, keeps_head = false;
   for (const ModifierEntry& modifier : recipe.modifiers) {
     keeps_head = keeps_head || ignores_head(modifier.arguments);
@@ -111,7 +111,7 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
       if (!scheme.weights || !scheme.weights->is_float(4)) continue;
       const bool small = scheme.weights->strategy == quant::Strategy::kTensorGroup;
       if (scheme.input_activations && scheme.input_activations->is_float(4))
-        return {entry("SpinQuantModifier", {{"rotations", {"R2"}}}),
+        return {entry("SpinQuantModifier", {{"rotations", {"R2"}}, {"where_possible", true}}),
                 entry("SmoothQuantModifier", {{"smoothing_strength", small ? 0.7 : 0.9}})};
       is_small = is_small || small;
       if (scheme.weights->group_size) rotation["transform_block_size"] = *scheme.weights->group_size;

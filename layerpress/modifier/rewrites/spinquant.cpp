@@ -146,10 +146,11 @@ class TurnedTensors {
   rewrite::Changes changes_;
 };
 
-const std::vector<Argument> kSpinQuantArguments = {
-    {"rotations", "list[str]"}, {"transform_type", "str"},   {"randomize", "bool"},
-    {"learnable", "bool"},      {"precision", "str | None"}, {"transform_block_size", "int | None"},
-    {"mappings", "None"},       {"norm_mappings", "None"},   {"transform_config", "None"}};
+const std::vector<Argument> kSpinQuantArguments = {{"rotations", "list[str]"},   {"transform_type", "str"},
+                                                   {"randomize", "bool"},        {"learnable", "bool"},
+                                                   {"precision", "str | None"},  {"transform_block_size", "int | None"},
+                                                   {"mappings", "None"},         {"norm_mappings", "None"},
+                                                   {"transform_config", "None"}, {"where_possible", "bool"}};
 
 class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite {
  public:
@@ -169,22 +170,44 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     block_ = json_get_or<std::int64_t>(arguments, "transform_block_size", where, 0);
     if (block_ < 0 || (json_has(arguments, "transform_block_size") && block_ == 0))
       throw RecipeError("[recipe.modifier] {}: transform_block_size is not positive", where);
+    where_possible_ = json_get_or<bool>(arguments, "where_possible", where, false);
   }
 
   std::string type() const override { return "SpinQuantModifier"; }
   bool needs_data() const override { return false; }
 
   rewrite::Changes changes(const rewrite::Model& model) const override {
-    TurnedTensors turned(model, where_);
-    std::vector<std::string> lines;
-    if (turns_stream_) lines.push_back(turn_stream(model, turned));
-    if (turns_heads_) lines.push_back(turn_heads(model.traced.graph, turned));
-    rewrite::Changes changes = turned.take();
-    changes.text = fmt::format("SpinQuantModifier: {}", join(lines, "; "));
-    return changes;
+    if (!where_possible_) return changes(model, turns_stream_, turns_heads_);
+    const std::string no_stream = turns_stream_ ? hindrance(model, true, false) : "";
+    const std::string no_heads = turns_heads_ ? hindrance(model, false, true) : "";
+    rewrite::Changes found = changes(model, turns_stream_ && no_stream.empty(), turns_heads_ && no_heads.empty());
+    for (const auto& [name, reason] : {std::pair("R1", no_stream), std::pair("R2", no_heads)})
+      if (!reason.empty()) found.text += fmt::format("; no {}: {}", name, reason);
+    return found;
   }
 
  private:
+  rewrite::Changes changes(const rewrite::Model& model, bool stream, bool heads) const {
+    TurnedTensors turned(model, where_);
+    std::vector<std::string> lines;
+    if (stream) lines.push_back(turn_stream(model, turned));
+    if (heads) lines.push_back(turn_heads(model.traced.graph, turned));
+    rewrite::Changes changes = turned.take();
+    changes.text = fmt::format("SpinQuantModifier: {}", lines.empty() ? "no rotation" : join(lines, "; "));
+    return changes;
+  }
+
+  /// Why the model does not allow these rotations; "" if it does.
+  std::string hindrance(const rewrite::Model& model, bool stream, bool heads) const {
+    try {
+      (void)changes(model, stream, heads);
+    } catch (const RecipeError& failure) {
+      const std::string text = failure.what(), place = fmt::format("[recipe.check] {}: ", where_);
+      return text.starts_with(place) ? text.substr(place.size()) : text;
+    }
+    return "";
+  }
+
   void refuse_others(const Json& arguments) const {
     if (json_get_or<bool>(arguments, "learnable", where_, false))
       throw RecipeError("[recipe.modifier] {}: learnable rotations are not supported; leave learnable false", where_);
@@ -217,12 +240,15 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     if (names.empty()) throw RecipeError("[recipe.modifier] {}: rotations names none; R1 and R2 are known", where_);
   }
 
+  /// What a user can do about a rotation that is refused; "" where it is left out instead.
+  std::string advice(const std::string& text) const { return where_possible_ ? "" : text; }
+
   /// `otherwise`: what to do without it.
   HadamardPtr matrix_of(std::int64_t size, const char* what, const std::string& otherwise) const {
     HadamardPtr matrix = Hadamard::of_size(size, seeded_);
     if (matrix == nullptr)
-      throw RecipeError("[recipe.check] {}: no Hadamard matrix of order {} ({}) is known here; {}", where_, size, what,
-                        of_option() ? "use --quality best" : otherwise);
+      throw RecipeError("[recipe.check] {}: no Hadamard matrix of order {} ({}) is known here{}", where_, size, what,
+                        advice("; " + otherwise));
     return matrix;
   }
 
@@ -280,8 +306,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
   /// What to do without R1.
   std::string without_stream(const graph::Graph& graph) const {
-    if (of_option()) return "";
-    return graph::value_heads(graph).heads.empty() ? kNeither : "; use rotations: [R2]";
+    return advice(graph::value_heads(graph).heads.empty() ? kNeither : "; use rotations: [R2]");
   }
 
   /// The tensors that make the rows of images.
@@ -299,9 +324,6 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
         where_, reason, without_stream(model.traced.graph));
   }
 
-  /// Whether --quality asks for the rotations, whose place in messages says what does without them.
-  bool of_option() const { return where_.find("--quality") != std::string::npos; }
-
   /// A tensor that the graph does not read may belong to the stream, too.
   void refuse_unread(const rewrite::Model& model, std::int64_t width, const TurnedTensors& turned,
                      const std::set<std::string>& outside) const {
@@ -312,8 +334,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       if (std::find(shape.begin(), shape.end(), width) != shape.end())
         throw RecipeError(
             "[recipe.check] {}: {} has the residual stream's width {}, but the model's graph does not read it, so that "
-            "R1 could leave it wrong; {}remove the tensor",
-            where_, name, width, of_option() ? "" : "use rotations: [R2], or ");
+            "R1 could leave it wrong{}",
+            where_, name, width, advice("; use rotations: [R2], or remove the tensor"));
     }
   }
 
@@ -325,9 +347,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
                         all.others.empty() ? "the model's graph has none of a form that it knows"
                                            : fmt::format("{}: {}", graph.module_name(graph.nodes[all.others[0].first]),
                                                          all.others[0].second),
-                        of_option()                                        ? ""
-                        : !graph::residual_stream(graph).hindrance.empty() ? kNeither
-                                                                           : "; use rotations: [R1]");
+                        advice(graph::residual_stream(graph).hindrance.empty() ? "; use rotations: [R1]" : kNeither));
     std::map<std::int64_t, HadamardPtr> matrices;
     for (const graph::ValueHeads& heads : all.heads) {
       HadamardPtr& matrix = matrices[heads.head_dim];
@@ -350,6 +370,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
 
   std::string where_;
   bool turns_stream_ = false, turns_heads_ = false;
+  bool where_possible_ = false;  // a rotation that the model does not allow is left out
   Hadamard::Seeded seeded_ = Hadamard::Seeded::kNot;
   std::int64_t block_ = 0;  // 0: the whole width
 };

@@ -314,6 +314,7 @@ class SpinQuantModifier(Modifier):
         mappings: None = ...,
         norm_mappings: None = ...,
         transform_config: None = ...,
+        where_possible: bool = ...,
         end: float | None = ...,
         ended_: bool = ...,
         finalized_: bool = ...,

@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
                              "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM "
                              "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-mse, peer-gptq-expanded and peer-autoround (AutoRound, "
                              "200 iterations); rotated:MODE, after SpinQuant's "
-                             "R1 and R2, rotated32:MODE in blocks of 32 channels, R1:MODE and R2:MODE after one of them; head:MODE with the output head "
+                             "R1 and R2, rotated32:MODE in blocks of 32 channels, R1:MODE and R2:MODE after one of them; head:MODE with the head "
                              "moved; sparsegpt or wanda, which prune half of all weights, "
                              "and sparsegpt2of4 or wanda2of4, before a mode, such as sparsegpt:balanced, or alone with the format dense, where "
                              "sparsegpt:best moves weights before it prunes them (default: fast balanced best)")

@@ -25,14 +25,19 @@ void require_finite(const std::string& name, const at::Tensor& tensor) {
 }
 
 /// A format of fp16 values or scales ends at 65504. Only then is the error not finite, or if weights are so large that their squares overflow.
-void require_finite(const std::string& module, const quant::QuantizationScheme& scheme,
-                    const compression::CompressedModule& result) {
-  if (std::isfinite(result.report.weight_error) || quant::is_unchanged(scheme)) return;
-  if (kernels::all_finite(quant::dequantize(scheme, result.weight, at::kFloat))) return;
-  throw RecipeError(
-      "[output.write] {}: its weights are too large for {}, whose values or scales end at 65504; give it another "
-      "format, such as BF16 in a GGUF, or leave it out of the targets",
-      module, scheme.format);
+/// It also makes zeros of what is smaller than 6e-8: all weights are lost where the error is 1.
+void require_range(const std::string& module, const quant::QuantizationScheme& scheme,
+                   const compression::CompressedModule& result) {
+  const double error = result.report.weight_error;
+  if ((std::isfinite(error) && error < 0.999) || quant::is_unchanged(scheme)) return;
+  const at::Tensor values = quant::dequantize(scheme, result.weight, at::kFloat);
+  constexpr const char* kInstead = "give it another format, such as BF16 in a GGUF, or leave it out of the targets";
+  if (!kernels::all_finite(values))
+    throw RecipeError("[output.write] {}: its weights are too large for {}, whose values or scales end at 65504; {}",
+                      module, scheme.format, kInstead);
+  if (!values.any().item<bool>())
+    throw RecipeError("[output.write] {}: its weights are so small that all are zero in {}; {}", module, scheme.format,
+                      kInstead);
 }
 
 }  // namespace
@@ -204,7 +209,7 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
   const std::string& module = model_.traced.graph.module_name(node);
   if (importance_) importance_->take(module, result.inputs);
   if (own_modules_.count(module) == 0) return;
-  require_finite(module, scheme, result);
+  require_range(module, scheme, result);
   for (const quant::NamedTensor& part : quant::compress(scheme, result.weight))
     write_tensor(module + "." + part.suffix, part.tensor);
   reports_.push_back(result.report);

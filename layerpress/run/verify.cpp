@@ -23,6 +23,7 @@
 #include "layerpress/setup/assignment/edited_linears.h"
 #include "layerpress/setup/assignment/recipe_rewrites.h"
 #include "layerpress/setup/opening/hub.h"
+#include "layerpress/setup/opening/model_graph.h"
 #include "layerpress/setup/opening/open_model.h"
 #include "layerpress/setup/result_target.h"
 #include "layerpress/verification/agreement.h"
@@ -259,8 +260,12 @@ void compare_companions(const checkpoint::Checkpoint& stored, const checkpoint::
 
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,
                          verification::Findings& findings, Json& result) {
+  // An exported graph has casts to the dtype that it computes in. A file of blocks alone has another than its source.
+  const at::ScalarType dtype = setup::choose_placement("auto", "auto", setup::usual_dtype(*model.checkpoint)).dtype;
   setup::OpenedModel source = setup::open_model(
-      options.source, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
+      options.source,
+      {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code, .dtype = setup::dtype_word(dtype)},
+      control);
   const verification::Changes changes = apply_recipe(model, source, findings);
   if (changes.unknown)
     findings.warning("source", options.model,

@@ -98,22 +98,29 @@ std::string hardware_text(const Requirement& need) {
 /// A weight shape that every kernel takes, so that only the scheme decides: the shapes of modules are checked elsewhere.
 constexpr std::int64_t kFittingRows = 1024, kFittingColumns = 3 * 5 * 7 * 1024;
 
+/// Whether transformers loads no experts in this scheme: of integers, it merges those that are packed and symmetric.
+bool transformers_lacks_experts(const QuantizationScheme& scheme) {
+  return scheme.weights && scheme.weights->type == NumberType::kInt &&
+         (scheme.input_activations || !scheme.weights->symmetric);
+}
+
 }  // namespace
 
 Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes,
                      const CompressedParts& parts) {
-  if (const auto gap = parts.cache ? vllm_cache_gap(*parts.cache) : std::nullopt)
-    return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + *gap};
+  const auto unserved = [&](const std::string& gap) -> Serving {
+    if (parts.experts && std::any_of(schemes.begin(), schemes.end(), transformers_lacks_experts))
+      return {"no vLLM kernel, and transformers loads no such experts", "an engine that is not known: " + gap};
+    return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + gap};
+  };
+  if (const auto gap = parts.cache ? vllm_cache_gap(*parts.cache) : std::nullopt) return unserved(*gap);
   std::optional<Requirement> need;
   for (const QuantizationScheme& scheme : schemes) {
     if (!scheme.weights) continue;
     const std::optional<std::string> gap = vllm_kernel_gap(scheme, kFittingRows, kFittingColumns);
     const bool hopper_only = gap && gap->find(kHopperOnly) != std::string::npos;
     const bool has_integers = scheme.weights->type == NumberType::kInt;
-    if (gap && !hopper_only && parts.experts && has_integers && scheme.input_activations)
-      return {"no vLLM kernel, and transformers loads no such experts", "an engine that is not known: " + *gap};
-    if (gap && !hopper_only)
-      return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + *gap};
+    if (gap && !hopper_only) return unserved(*gap);
     Requirement own = hopper_only ? kOnlyHopper : requirement_of(scheme);
     if (parts.embeddings || (parts.experts && has_integers)) own.processor = Processor::kNone;
     need = need ? both(*need, own) : own;

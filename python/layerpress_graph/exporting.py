@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import sys
 from collections.abc import Sequence
@@ -61,10 +62,20 @@ def _fix_rotary(model) -> int | None:
             limits.append(int(module.original_max_seq_len))
         elif kind == "longrope" and isinstance(stated, dict):
             limits.append(int(stated["original_max_position_embeddings"]))
+            if "short_mscale" in stated:
+                _fix_short_scale(module, config, stated["short_mscale"])
         else:
             continue
         module.rope_type = "default"
     return min(limits, default=None)
+
+
+def _fix_short_scale(module, config, scale: float) -> None:
+    """Makes PhiMoE's rotary embedding, which chooses its scale by the positions' values, take that of short samples."""
+    frequencies = module.rope_init_fn
+    module.rope_init_fn = lambda config_of_module: (frequencies(config)[0], scale)
+    module.config = copy.copy(config)
+    module.config.rope_parameters = {**config.rope_parameters, "rope_type": "default"}
 
 
 def _kinds_of_tokens(model_class) -> str | None:

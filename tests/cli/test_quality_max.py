@@ -53,7 +53,7 @@ def test_the_head_makes_up_for_errors(tmp_path):
 @pytest.mark.parametrize(("family", "done", "left_out"), [
     ("gemma2", "R2 of order 16", "no R1: R1 would change what this model computes"),
     ("qwen3_5_text", "R1 of order 64", "no R2: R2 turns the values of attentions"),
-    ("gpt2", "no rotation", "no R2"),
+    ("gpt_neox", "no rotation", "no R2"),
 ])
 def test_models_that_cannot_be_rotated_in_both_ways(tmp_path, family, done, left_out):
     """The rotation that is possible is done, the other is named, and the result's own recipe says the same to `verify`."""

@@ -470,6 +470,18 @@ def test_an_unknown_format(llama, tmp_path):
     program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=["IQ2_XS", "for a GGUF", "IQ4_XS"])
 
 
+@pytest.mark.parametrize("scheme", ["F16", "Q4_0", "Q4_K_M"])
+def test_weights_below_fp16(scheme, llama, tmp_path):
+    """Weights that would all become zeros are refused by name."""
+    model = shutil.copytree(llama, tmp_path / "small")
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"] *= 1e-9
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--scheme", scheme, "--algorithm", "rtn",
+                  fragments=["model.layers.1.mlp.down_proj", "all are zero", "BF16"])
+    assert not (tmp_path / "out.gguf").exists()
+
+
 @pytest.mark.parametrize("scheme, largest, faulty", [("F16", 1e5, True), ("Q8_0", 1e8, True), ("Q4_0", 1e8, True), ("Q8_0", 1e6, False),
                                                      ("BF16", 1e8, False)])
 def test_weights_beyond_fp16(scheme, largest, faulty, llama, tmp_path):

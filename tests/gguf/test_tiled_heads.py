@@ -86,12 +86,13 @@ def test_llama_cpp_computes_it(model, tmp_path):
 
 
 def test_a_model_with_images_is_verified(tmp_path):
-    """A GGUF has its language model, under the names of one without images."""
+    """A GGUF has its language model, under the names of one without images, and computes in bf16 whatever the source computes in."""
     folder = tiny_checkpoints.save(tmp_path / "model", "byte_level_split")
-    tiny_illustrated.save(folder, "qwen3_5", dtype=torch.bfloat16, vocab_size=block_models.SIZES["vocab_size"])
-    file = program.oneshot(folder, tmp_path / "out.gguf", "--scheme", "Q8_0", "--algorithm", "rtn")
-    found = program.run("verify", file, "--source", folder, "--json").json()
-    assert not found["faults"] and not found["warnings"] and found["compared"] > 40
+    for dtype in torch.float32, torch.bfloat16:
+        tiny_illustrated.save(folder, "qwen3_5", dtype=dtype, vocab_size=block_models.SIZES["vocab_size"])
+        file = program.oneshot(folder, tmp_path / "out.gguf", "--scheme", "Q8_0", "--algorithm", "rtn", "--overwrite")
+        found = program.run("verify", file, "--source", folder, "--json").json()
+        assert not found["faults"] and not found["warnings"] and found["compared"] > 40
     samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([20, 30], vocabulary=190))
     compared = program.run("eval", file, "--reference", folder, "--dataset", samples).json()
     assert 0 < compared["kl_divergence"] < 0.1  # the model with images counts positions on three axes

@@ -52,6 +52,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0 + 0.1 * i for i in range(8
     ("hunyuan_v1_dense", {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}, 40),
     pytest.param("apertus", {"rope_type": "dynamic", "factor": 2.0}, 40, marks=pytest.mark.nightly),
     pytest.param("apertus", LONG, 40, marks=pytest.mark.nightly),
+    ("phimoe", LONG | {"factor": 2.0, "short_mscale": 1.1, "long_mscale": 1.2}, 40),
 ])
 def test_frequencies_that_follow_the_length(family, rope, most, tmp_path, monkeypatch):
     """The graph has those of short samples, and takes no others."""

@@ -101,7 +101,7 @@ CASES = {
                                         "attention_multiplier": 0.15}),
     "granite biases": ("Granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "cohere2": ("Cohere2", {"num_hidden_layers": 5, "sliding_window": 7, "logit_scale": 0.7}),
-    "cohere2 tied": ("Cohere2", {"tie_word_embeddings": True, "attention_bias": True, "logit_scale": 1.0}),
+    "cohere2 tied": ("Cohere2", {"tie_word_embeddings": True, "attention_bias": True, "logit_scale": 1.0, "head_dim": 32}),
     "cohere2 layer_types": ("Cohere2", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5,
                                         "logit_scale": 0.7, "layer_norm_eps": 0.1}),
     "deepseek v3": ("DeepseekV3", {}),

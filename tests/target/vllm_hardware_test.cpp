@@ -65,6 +65,15 @@ TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
             hardware_of({"FP8_DYNAMIC"}));
   EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A8")}, {.experts = true}).command,
             "no vLLM kernel, and transformers loads no such experts");
+  QuantizationScheme with_zero_points = preset_scheme("W4A16_ASYM");
+  with_zero_points.weights->group_size = 16;
+  EXPECT_EQ(vllm_serving("out", {with_zero_points}, {.experts = true}).command,
+            "no vLLM kernel, and transformers loads no such experts");
+  EXPECT_EQ(vllm_serving("out", {preset_scheme("W3A16")}, {.experts = true}).command,
+            "no vLLM kernel; load it with transformers");
+  EXPECT_EQ(
+      vllm_serving("out", {preset_scheme("W8A8")}, {.experts = true, .cache = *preset_scheme("W8A8").weights}).command,
+      "no vLLM kernel, and transformers loads no such experts");
 }
 
 }  // namespace

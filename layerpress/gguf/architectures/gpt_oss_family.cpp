@@ -27,7 +27,12 @@ void state_scaling(DecoderArchitecture& made) {
   if (made.rope().kind == "yarn") {
     const bool rounds = config.file() != nullptr ? config.file()->value(kRounds) == Json(true)
                                                  : made.rope().parameters.value("truncate", Json(true)) != Json(false);
-    if (rounds) made.set(kRounds, true);
+    if (rounds)
+      made.set(kRounds, true);
+    else
+      made.note(
+          "llama.cpp rounds the range of yarn to whole features, which this model does not do, so that its logits "
+          "differ");
     scaling["truncate"] = rounds;
   }
   config.state("rope_scaling", std::move(scaling));

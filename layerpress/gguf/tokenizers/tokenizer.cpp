@@ -167,7 +167,7 @@ std::string space_note(const Json& tokenizer) {
     return fmt::format(
         "llama.cpp puts a space before texts that begin with one, too{}, which tokenizer.json does not, so that such "
         "texts get other token ids",
-        scheme == "first" ? ", and before text behind special tokens" : "");
+        scheme == "first" ? ", and before text behind special tokens" : ", also behind special tokens");
   }
   return "";
 }

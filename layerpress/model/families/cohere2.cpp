@@ -11,7 +11,6 @@ TracedModel trace_cohere2(const Json& config) {
                                                         .norm = NormKind::kLayer,
                                                         .epsilon_key = "layer_norm_eps",
                                                         .epsilon = 1e-5});
-  decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // ignores the config's head_dim, as transformers does
   SelfAttention attention = configured_attention(config, "Cohere2Attention");
   attention.interleaved = true;
   const std::int64_t window = window_size(config);

@@ -162,7 +162,7 @@ void say_divided_experts(const setup::RunSetup& setup, const RunControl& control
     control.message(LogLevel::kWarning,
                     fmt::format("the experts of {} layer{} are written one by one, as vLLM reads them; transformers "
                                 "knows them as one tensor of a layer only and would leave them at random values (for "
-                                "transformers, leave them uncompressed: --ignore 're:.*experts.*')",
+                                "transformers, leave them uncompressed: --ignore lm_head 're:.*experts.*')",
                                 layers, layers == 1 ? "" : "s"));
 }
 

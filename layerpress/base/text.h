@@ -25,6 +25,9 @@ std::string join_first(std::vector<std::string> parts, std::size_t most);
 /// Both texts with ", " between them, or the one that is not empty.
 std::string join_both(const std::string& first, const std::string& second);
 
+/// "1 module", "3 modules".
+std::string counted(std::uint64_t count, std::string_view one);
+
 /// Letters as upper or lower case.
 std::string upper_case(std::string text);
 std::string lower_case(std::string text);

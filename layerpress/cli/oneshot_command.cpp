@@ -87,9 +87,9 @@ void print_summary(const OneshotSummary& summary) {
   }
   const Json& details = summary.details;
   const auto scheme = details["scheme"].get<std::string>();
-  const std::string head = summary.modules == 0
-                               ? fmt::format("{}: {}, no module compressed", summary.output, scheme)
-                               : fmt::format("{}: {} modules in {}", summary.output, summary.modules, scheme);
+  const std::string head =
+      summary.modules == 0 ? fmt::format("{}: {}, no module compressed", summary.output, scheme)
+                           : fmt::format("{}: {} in {}", summary.output, counted(summary.modules, "module"), scheme);
   const std::string fallbacks = summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks);
   const std::size_t outsized = details["outsized_errors"].size(), findings = details["findings"].size();
   const std::string errors = outsized == 0 ? "" : fmt::format(", {} with an error above 100 %", outsized);

@@ -19,10 +19,6 @@ std::string lines_of(const Json& findings, const std::string& word) {
   return text;
 }
 
-std::string count_of(std::size_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string as_text(const Json& result) {
   std::string text = lines_of(result["warnings"], "warning:") + lines_of(result["faults"], "fault:");
   if (result.contains("worst") && !result["worst"].empty()) {
@@ -32,12 +28,12 @@ std::string as_text(const Json& result) {
   }
   const std::string tensors = result.contains("tensors")
                                   ? fmt::format("{}, {} of weights, {} quantized ({}), ",
-                                                count_of(result.value("tensors", std::size_t{0}), "tensor"),
+                                                counted(result.value("tensors", std::size_t{0}), "tensor"),
                                                 format_bytes(result.value("bytes", std::uint64_t{0})),
                                                 result.value("quantized", 0), result.value("format", ""))
                                   : std::string();
   return text + fmt::format("{}: {}{}, {}, {:.1f} s\n", result.value("model", ""), tensors,
-                            count_of(result["faults"].size(), "fault"), count_of(result["warnings"].size(), "warning"),
+                            counted(result["faults"].size(), "fault"), counted(result["warnings"].size(), "warning"),
                             result.value("seconds", 0.0));
 }
 

@@ -53,6 +53,7 @@ struct ModelModule {
   quant::ModuleName name;
   bool is_linear = false;
   std::int64_t columns = 0;  ///< of a linear's weight
+  bool is_tied = false;      ///< a head that shares the embedding's weight
 };
 
 /// An entry of a recipe that edits weights.
@@ -64,6 +65,8 @@ class EditingModifier : public Modifier {
   /// Whether weights become zero, and whether those that do not may change, too.
   virtual bool prunes() const { return true; }
   virtual bool moves() const { return false; }
+  /// Whether a model without a linear to edit is right, too.
+  virtual bool may_edit_nothing() const { return false; }
 };
 
 }  // namespace layerpress::compression

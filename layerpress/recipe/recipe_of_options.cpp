@@ -119,7 +119,7 @@ std::vector<ModifierEntry> preparations(const Recipe& recipe) {
   }
   if (is_small) return {};
   std::vector<ModifierEntry> first = {entry("SpinQuantModifier", rotation)};
-  if (keeps_head) first.push_back(entry("ErrorPropagationModifier", OrderedJson::object()));
+  if (keeps_head) first.push_back(entry("ErrorPropagationModifier", {{"unties", false}}));
   return first;
 }
 

@@ -366,6 +366,7 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
     claim.options = std::move(chosen.options);
     Rank rank{claim.options, own, group, timer};
     rank.earlier_peak_bytes = measuring_bytes;
+    rank.earlier_planned_bytes = chosen.planned_bytes;
     OneshotSummary summary = go_through(rank, std::move(chosen.decision), claim);
     run::write_report(options, group, own, summary);
     run::upload(options, group, own, summary);

@@ -79,7 +79,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
       }))
     throw UsageError(
         "[options] --no-moe-calibrate-all-experts: error propagation requires all tokens in all experts, because the "
-        "original and the compressed model route tokens differently");
+        "original and the compressed model route tokens differently; leave it out, or choose --quality balanced");
 }
 
 /// By default, enough for the scales of the largest groups of columns.

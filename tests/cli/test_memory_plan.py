@@ -164,7 +164,7 @@ def test_plan_of_a_choice(name, models, results, tmp_path):
     measured = Measured(model, results / "out", *arguments)
     assert 0.85 * measured.peak_bytes <= planned["peak_bytes"] and measured.peak_bytes <= 1.02 * planned["peak_bytes"]
     assert abs(measured.summary["peak_anonymous_bytes"] - measured.peak_bytes) <= 0.1 * measured.peak_bytes
-    assert measured.summary["plan"]["peak_bytes"] < measured.peak_bytes
+    assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.05)
     smallest = planned["smallest_budget_bytes"] // MIB
     arguments += ["--overwrite", "--memory-budget"]
     assert Measured(model, results / "out", *arguments, f"{smallest}MiB").peak_bytes <= 1.01 * smallest * MIB
@@ -182,6 +182,7 @@ def test_plan_of_removed_experts(results, tmp_path):
     assert planned["peak_bytes"] == planned["measurement"][0]["peak_bytes"] > max(own["peak_bytes"] for own in planned["subgraphs"])
     measured = Measured(model, results / "out", *arguments)
     assert 0.8 * measured.peak_bytes <= planned["peak_bytes"] and measured.peak_bytes <= 1.02 * planned["peak_bytes"]
+    assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.02)
     smallest = planned["smallest_budget_bytes"] // MIB
     assert smallest * MIB < planned["peak_bytes"]
     arguments += ["--overwrite", "--memory-budget"]

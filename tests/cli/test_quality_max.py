@@ -57,9 +57,11 @@ def test_the_head_makes_up_for_errors(tmp_path):
 ])
 def test_models_that_cannot_be_rotated_in_both_ways(tmp_path, family, done, left_out):
     """The rotation that is possible is done, the other is named, and the result's own recipe says the same to `verify`."""
-    model = any_model.save(tmp_path / "model", family)
+    model = any_model.save(tmp_path / "model", family, tie_word_embeddings=True)
     samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([60, 50]))
     run = program.run("oneshot", model, "--output", tmp_path / "out", "--dataset", samples, *WEIGHTS, "--quality", "max")
     line = next(line for line in run.errors.splitlines() if "SpinQuantModifier" in line)
     assert done in line and left_out in line and "use rotations" not in line
     assert "0 faults, 0 warnings" in program.run("verify", tmp_path / "out", "--source", model).output
+    # Without R1, a head that shares the embedding's weight stays as it is.
+    assert ("lm_head.weight" in load_file(tmp_path / "out" / "model.safetensors")) == done.startswith("R1")

@@ -166,6 +166,17 @@ def test_scales_of_zero_in_modelopt(tmp_path):
     program.logits(tmp_path / "out", text, tmp_path)
 
 
+def test_codes_of_rotated_weights(sources, tmp_path):
+    """Rotations leave no codes: what stays uncompressed is written as values, and what is compressed is quantized again. The run says both."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"s_stage": {"s_modifiers": {"SpinQuantModifier": {"rotations": ["R1"]}, "QuantizationModifier": {
+        "scheme": "W4A16", "targets": ["re:.*o_proj"]}}}}))
+    outcome, summary = oneshot(sources("gptq").folder, tmp_path / "out", "--recipe", recipe)
+    assert "weights that stay uncompressed are written as float16, not as they are stored" in outcome.errors
+    assert f"quantized again, which adds to the error: {summary['requantized']['modules']} modules" in outcome.errors
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["config_groups"].keys() == {"group_0"}
+
+
 def test_codes_in_an_order_are_not_kept(sources, tmp_path):
     source = sources("gptq in activation order")
     outcome, _ = oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
@@ -279,7 +290,7 @@ def test_fp8_to_another_fp8_says_what_it_loses(sources, tmp_path):
     source = sources("fp8 block")
     outcome, summary = oneshot(source.folder, tmp_path / "out", "--algorithm", "rtn", "--scheme", "FP8_DYNAMIC", "--ignore",
                                "lm_head")
-    assert f"{len(source.weights)} modules are stored in 8-bit float block 48 x 40 and quantized again" in outcome.errors
+    assert f"stored in 8-bit float block 48 x 40 and quantized again, which adds to the error: {len(source.weights)} modules" in outcome.errors
     errors = [module["weight_error"] for module in summary["modules"]]
     assert summary["requantized"]["mean_error"] == pytest.approx(sum(errors) / len(errors))
     assert 0.001 < min(errors) and max(errors) < 0.1
@@ -296,7 +307,7 @@ def test_the_same_scheme_keeps_the_codes(tmp_path):
     outcome, summary = oneshot(compressed.folder, tmp_path / "out", "--recipe", tmp_path / "recipe.json")
     attention = [tensor for tensor in compressed.tensors if "self_attn" in tensor]
     same_tensors(tmp_path / "out", compressed.folder, attention)
-    assert f"{len(attention) // 2} modules are already stored in the requested scheme" in outcome.errors and "again" not in outcome.errors
+    assert f"already in the requested scheme stay: {len(attention) // 2} modules" in outcome.errors and "again" not in outcome.errors
     assert summary["kept_weights"] == len(attention) // 2 and all("mlp" in each["module"] for each in summary["modules"])
     program.fails("oneshot", compressed.folder, "--output", tmp_path / "none", "--algorithm", "rtn", "--scheme", "FP8_BLOCK",
                   fragments=["already", "nothing would be done"])

@@ -113,9 +113,8 @@ std::string request_text(const Json& plan) {
   std::string text =
       fmt::format("\n{} samples, {} tokens in {} {} of up to {} tokens\n", number(plan, "samples"),
                   number(plan, "tokens"), batches, batches == 1 ? "batch" : "batches", number(plan, "batch_tokens"));
-  text +=
-      fmt::format("{} thread{}, {}, products in {}\n", number(plan, "threads"), number(plan, "threads") == 1 ? "" : "s",
-                  plan["dtype"].get<std::string>(), plan["arithmetic"].get<std::string>());
+  text += fmt::format("{}, {}, products in {}\n", counted(number(plan, "threads"), "thread"),
+                      plan["dtype"].get<std::string>(), plan["arithmetic"].get<std::string>());
   if (!plan["source_quantization"].is_null())
     text += fmt::format("source: {}; \"weights\" are mapped as stored\nand dequantized while they are onloaded\n",
                         plan["source_quantization"].get<std::string>());

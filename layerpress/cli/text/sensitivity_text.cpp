@@ -124,9 +124,9 @@ std::string sensitivity_text(const Json& figures) {
   }
   text += totals_text(figures, schemes);
   text += wrapped_words(
-      fmt::format("{} modules on {} samples ({} tokens) in {}, peak memory {}. Errors are those of rounded weights in "
+      fmt::format("{} on {} samples ({} tokens) in {}, peak memory {}. Errors are those of rounded weights in "
                   "one linear at a time; the rounding of inputs is not counted.",
-                  figures["modules"].size(), figures["samples"].get<std::int64_t>(),
+                  counted(figures["modules"].size(), "module"), figures["samples"].get<std::int64_t>(),
                   figures["tokens"].get<std::int64_t>(), format_duration(figures["seconds"].get<double>()),
                   format_bytes(figures["peak_anonymous_bytes"].get<std::uint64_t>())),
       0, {});

@@ -170,8 +170,8 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     const std::vector<compression::ModelModule>& modules) const {
   const auto [targets, linears] = targeted_linears(modules, *targets_, ignore_);
   if (!one_for_all_ && targets != sparsities_.size())
-    throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {} modules", where_,
-                      sparsities_.size(), targets);
+    throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {}", where_,
+                      sparsities_.size(), counted(targets, "module"));
   check_layers(modules);
   std::map<double, compression::EditPtr> known;
   std::map<std::string, compression::EditPtr> edits;

@@ -17,11 +17,9 @@ constexpr double kDampingOfTokens = 3;
 constexpr std::int64_t kRowsAtOnce = 1152;
 
 const std::vector<Argument>& propagation_arguments() {
-  static const std::vector<Argument> kArguments = {{"targets", "str | list[str]"},
-                                                   {"ignore", "str | list[str]"},
-                                                   {"strength", "float"},
-                                                   {"damping", "float"},
-                                                   {"residual", "float"}};
+  static const std::vector<Argument> kArguments = {{"targets", "str | list[str]"}, {"ignore", "str | list[str]"},
+                                                   {"strength", "float"},          {"damping", "float"},
+                                                   {"residual", "float"},          {"unties", "bool"}};
   return kArguments;
 }
 
@@ -105,11 +103,24 @@ class ErrorPropagationModifier : public TargetedEdit {
     for (const char* key : {"strength", "damping", "residual"})
       if (plain_.contains(key)) options[key] = plain_[key];
     edit_ = std::make_shared<DensePropagationEdit>(error_propagation_of(options, where), options.contains("damping"));
+    unties_ = json_get_or<bool>(plain_, "unties", where, true);
+  }
+
+  std::map<std::string, compression::EditPtr> edits_of(
+      const std::vector<compression::ModelModule>& modules) const override {
+    std::map<std::string, compression::EditPtr> edits = TargetedEdit::edits_of(modules);
+    for (const compression::ModelModule& module : modules)
+      if (module.is_tied && !unties_) edits.erase(module.name.name);
+    return edits;
   }
 
   bool needs_data() const override { return true; }
   bool prunes() const override { return false; }
   bool moves() const override { return true; }
+  bool may_edit_nothing() const override { return !unties_; }
+
+ private:
+  bool unties_ = true;
 };
 
 }  // namespace
@@ -117,7 +128,7 @@ class ErrorPropagationModifier : public TargetedEdit {
 /// ErrorPropagationModifier: moves linears towards the original model's outputs as `best` does (kernels/solver/error_propagation.h), but leaves
 /// them dense, so that they make up for what was compressed before them. Arguments: targets (["lm_head"]), ignore ([]), strength (1; 0 to
 /// 2), damping (at least 0; 3 columns / tokens) and residual (0.4; 0 to 2). Linears whose encoding moves weights itself are left to it.
-/// A head that shares the embedding's weight gets one of its own.
+/// A head that shares the embedding's weight gets one of its own, or, with unties (true) false, stays as it is.
 Kind error_propagation_modifier() {
   return {"ErrorPropagationModifier", make<ErrorPropagationModifier>, propagation_arguments()};
 }

@@ -19,7 +19,8 @@ struct Rank {
   PhaseTimes times{};
   MemorySampler sampler{};
   residency::HostMemory memory{};
-  std::uint64_t earlier_peak_bytes = 0;  ///< of measurements before the run, see MemorySampler::peak_bytes
+  std::uint64_t earlier_peak_bytes = 0;     ///< of measurements before the run, see MemorySampler::peak_bytes
+  std::uint64_t earlier_planned_bytes = 0;  ///< the greatest planned peak of such measurements
 };
 
 }  // namespace layerpress::run

@@ -58,7 +58,7 @@ void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
 OrderedJson measure_experts(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
                             const recipe::ModifierEntry& entry, const Calibration& calibration,
                             output::MeasurementLog& log) {
-  return ExpertPruning::report(measured_choice(rank, setup, pruning_of(entry), changed.traced, calibration.set, log));
+  return ExpertPruning::report(measured_choice(rank, setup, pruning_of(entry), changed.traced, calibration, log));
 }
 
 /// The first experts, as many as will stay.
@@ -87,7 +87,6 @@ void write_reports(const Rank& rank, const recipe::Recipe& recipe) {
 Decision experts_decision() {
   return {.argument = "kept_experts",
           .chosen = "the experts that stay",
-          .measuring = "measuring what each expert contributes",
           .is_open = is_undecided,
           .measure = measure_experts,
           .assume = assume_experts,

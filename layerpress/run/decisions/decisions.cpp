@@ -105,7 +105,6 @@ OrderedJson decided(Rank& rank, const setup::RunSetup& setup, OpenMeasurement& m
     rank.control.message(LogLevel::kInfo, fmt::format("{} are those of the run that is continued", decision.chosen));
     return earlier;
   }
-  rank.control.message(LogLevel::kInfo, decision.measuring);
   OrderedJson arguments = entry.arguments;
   arguments[decision.argument] = measured_value(rank, setup, measured, entry, decision, calibration);
   arguments[kMeasuredOn] = calibration.identity;

@@ -15,11 +15,10 @@ namespace layerpress::run {
 
 /// A choice that a modifier leaves to measurements on the calibration data.
 struct Decision {
-  const char* argument;   ///< of the modifier, which holds the choice once it is made: "kept_experts"
-  const char* chosen;     ///< for messages: "the experts that stay"
-  const char* measuring;  ///< for the log: "measuring what each expert contributes"
+  const char* argument;  ///< of the modifier, which holds the choice once it is made: "kept_experts"
+  const char* chosen;    ///< for messages: "the experts that stay"
   bool (*is_open)(const recipe::ModifierEntry& entry);
-  /// The argument's value, the same on every rank. `changed`: the model as the recipe changes it, whatever is chosen. `log`: for what a measurement
+  /// The argument's value, the same on every rank. Says what it measures and what that takes. `changed`: the model as the recipe changes it, whatever is chosen. `log`: for what a measurement
   /// goes on from. Collective.
   OrderedJson (*measure)(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
                          const recipe::ModifierEntry& entry, const Calibration& calibration,

@@ -13,6 +13,7 @@
 #include "layerpress/graph/facts/expert_layers.h"
 #include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/decisions/expert_plan.h"
+#include "layerpress/run/results/announcement.h"
 
 namespace layerpress::run {
 namespace {
@@ -115,13 +116,18 @@ std::shared_ptr<const checkpoint::Checkpoint> with_experts(const setup::RunSetup
 }  // namespace
 
 rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
-                                     const model::TracedModel& smaller, const data::CalibrationSet& set,
+                                     const model::TracedModel& smaller, const Calibration& calibration,
                                      output::MeasurementLog& log) {
   const auto phase = rank.times.measure("measure");
   const TemporaryDirectory folder(rank.options.offload_dir);
   const graph::Graph& graph = setup.model.traced.graph;
   release_memory(rank);
+  const data::CalibrationSet& set = calibration.set;
   const plan::RunPlan plan = plan_experts(setup, plan::shapes_of(set), rank.options.batch_tokens);
+  announce(rank,
+           {.setup = setup, .plan = plan, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples},
+           "measuring what each expert contributes", folder.path());
+  rank.earlier_planned_bytes = std::max(rank.earlier_planned_bytes, plan.memory.peak.host);
   limit_memory(rank, setup, plan);
   std::vector<execution::Batch> batches;
   if (set.sample_count() > 0) batches = setup::make_batches(set, plan.batch_tokens, graph);

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "layerpress/data/calibration_set.h"
 #include "layerpress/model/blocks/architecture.h"
 #include "layerpress/modifier/pruning/reap.h"
 #include "layerpress/output/measurement_log.h"
+#include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/rank.h"
 #include "layerpress/setup/run_setup.h"
 
@@ -15,7 +15,7 @@ namespace layerpress::run {
 /// `smaller`: the traced model with the first experts of each layer only. Writes nothing but figures to `log`, from whose figures it goes on: a layer
 /// whose figures are known runs once, with the experts that stay. Collective.
 rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
-                                     const model::TracedModel& smaller, const data::CalibrationSet& set,
+                                     const model::TracedModel& smaller, const Calibration& calibration,
                                      output::MeasurementLog& log);
 
 }  // namespace layerpress::run

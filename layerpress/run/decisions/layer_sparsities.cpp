@@ -109,7 +109,8 @@ InputNorms input_norms(Rank& rank, const setup::RunSetup& setup, const Layers& l
       }));
   const Settled settled = settle(setup::set_up(options, setup.recipe, std::move(modifiers), rank.group, rank.control),
                                  options, rank.group, rank.control);
-  measure(own, *settled.setup, "outliers of layers", calibration);
+  const Measurement measurement = measure(own, *settled.setup, "measuring the outliers of each layer", calibration);
+  rank.earlier_planned_bytes = std::max(rank.earlier_planned_bytes, measurement.planned_bytes);
   exchange(rank.group, *settled.setup, norms);
   return norms;
 }
@@ -179,7 +180,6 @@ OrderedJson measure_layers(Rank& rank, const setup::RunSetup& setup, const setup
 Decision sparsities_decision() {
   return {.argument = modifier::kLayerSparsities,
           .chosen = "the sparsities of layers",
-          .measuring = "measuring the outliers of each layer",
           .is_open = lacks_sparsities,
           .measure = measure_layers};
 }

@@ -116,8 +116,8 @@ OneshotOptions with_recipe(OneshotOptions options, const std::string& recipe) {
 std::string chosen_text(const Json& decision) {
   Names parts;
   for (const Json& scheme : decision.at("schemes"))
-    parts.push_back(fmt::format("{} in {} modules", scheme.at("scheme").get<std::string>(),
-                                scheme.at("modules").get<std::size_t>()));
+    parts.push_back(fmt::format("{} in {}", scheme.at("scheme").get<std::string>(),
+                                counted(scheme.at("modules").get<std::size_t>(), "module")));
   return join(parts);
 }
 
@@ -340,7 +340,8 @@ void add_measured(Rank& rank, const Names& candidates, const SchemeComparison& c
   for (std::size_t i = 0; i < places.size(); ++i) decision["uniform"][places[i]]["measured_kl"] = measured[i + 1];
 }
 
-Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
+Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes,
+                       std::uint64_t& planned_bytes) {
   options.imatrix.clear();  // the run that follows writes it
   Rank rank{options, control, group};
   Measured measured = prepare(rank);
@@ -350,6 +351,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
     check_following(rank, measured);
   }
   measure_units(rank, options.schemes, measured.comparison, measured.units, writes);
+  planned_bytes = measured.units.planned_bytes;
   Json decision = precision_decision(options, measured.units, measured.others, measured.vocabulary.group);
   add_measured(rank, options.schemes, measured.comparison, measured.units, decision);
   decision["seconds"] = rank.timer.seconds();
@@ -369,7 +371,7 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
   MixedPrecision chosen;
   if (writes) chosen.decision = earlier_choice(options, group);
   const bool is_new = chosen.decision.is_null();
-  if (is_new) chosen.decision = measured_decision(options, control, group, writes);
+  if (is_new) chosen.decision = measured_decision(options, control, group, writes, chosen.planned_bytes);
   chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
   control.message(LogLevel::kInfo,
                   fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}{}",

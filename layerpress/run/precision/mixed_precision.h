@@ -12,6 +12,8 @@ bool asks_for_mixed_precision(const OneshotOptions& options);
 struct MixedPrecision {
   OneshotOptions options;  ///< of a run with the recipe that was chosen
   Json decision;           ///< the result of layerpress::mixed_precision (oneshot.h)
+  std::uint64_t planned_bytes =
+      0;  ///< the greatest planned peak of its measurements; 0: the choice is an earlier run's
 };
 
 /// Measures and chooses. With `resume`, an unfinished run's choice is used again. `writes`: whether a run follows, so that what would refuse

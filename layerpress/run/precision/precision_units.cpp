@@ -290,7 +290,8 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   Calibration calibration =
       load_calibration(rank, comparison.setup(), setup::agree_on_data(rank.options.dataset_split, rank.group));
   units.beginnings = short_samples(calibration.set, kept_tokens(rank));
-  plan_measurement(rank, candidates, comparison, units, calibration.set);
+  for (const MeasuringStep& step : plan_measurement(rank, candidates, comparison, units, calibration.set))
+    units.planned_bytes = std::max(units.planned_bytes, step.plan.memory.peak.host);
   output::MeasurementLog log =
       is_kept ? open_log(rank, comparison.setup(), calibration) : output::MeasurementLog(rank.group);
   const Measurement measurement =

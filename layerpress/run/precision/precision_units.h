@@ -31,6 +31,7 @@ struct MeasuredUnits {
   std::vector<double> left{};  ///< the share of each unit's divergence that GPTQ leaves; 1 if it does not follow
   std::vector<recipe::PrecisionUnit> options{};     ///< a loss is the product of the two
   std::int64_t samples = 0, tokens = 0;             ///< of all ranks
+  std::uint64_t planned_bytes = 0;                  ///< the greatest planned peak of this rank's measurements
   std::string disturbed_by{};                       ///< the candidate whose divergences were measured
   data::CalibrationSet beginnings{};                ///< on which they were, of this rank
   std::shared_ptr<const setup::RunSetup> served{};  ///< the model in which they were, see served_setup

@@ -24,17 +24,18 @@ namespace {
 std::string place_text(const setup::RunSetup& setup) {
   const std::string ranks = setup.ranks > 1 ? fmt::format("{} ranks, each on ", setup.ranks) : "";
   if (!setup.placement.device.is_cpu()) return ranks + setup.placement.device.str();
-  return fmt::format("{}{} CPU {}", ranks, setup.threads, setup.threads == 1 ? "thread" : "threads");
+  return ranks + counted(setup.threads, "CPU thread");
 }
 
 std::string time_text(double seconds) {
   return seconds > 0 ? "about " + format_duration(seconds) : "less than 2 minutes";
 }
 
-std::string announcement_text(const Work& work, double seconds) {
+/// `measured`: whether data has been measured before.
+std::string announcement_text(const Work& work, bool measured, double seconds) {
   std::string text = work.all_samples > 0 ? fmt::format(", {} samples ({} tokens)", work.all_samples, work.all_tokens)
-                     : work.setup.decision.is_null() ? ", without data"
-                                                     : ", without further data";
+                     : measured           ? ", without further data"
+                                          : ", without data";
   const plan::Memory& peak = work.plan.memory.peak;
   text += fmt::format(", on {}; plan: {} of memory{}", place_text(work.setup), format_bytes(peak.host),
                       work.setup.ranks > 1 ? " for each rank" : "");
@@ -87,16 +88,15 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
                          fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
                                      setup.model.source_format, setup.model.quantized.size()));
   if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
-    rank.control.message(
-        LogLevel::kInfo,
-        fmt::format("{} modules are already stored in the requested scheme and keep their codes ({}{})", alike.size(),
-                    alike.front(), alike.size() > 1 ? ", ..." : ""));
+    rank.control.message(LogLevel::kInfo,
+                         fmt::format("codes that are already in the requested scheme stay: {} ({}{})",
+                                     counted(alike.size(), "module"), alike.front(), alike.size() > 1 ? ", ..." : ""));
   if (const auto kept = std::count_if(setup.assignments.linears.begin(), setup.assignments.linears.end(),
                                       [](const auto& entry) { return entry.second.stored != nullptr; });
       kept > 0)
-    rank.control.message(
-        LogLevel::kInfo,
-        fmt::format("{} modules keep the values that the source stores, in blocks that hold them", kept));
+    rank.control.message(LogLevel::kInfo,
+                         fmt::format("{} {} the values that the source stores, in blocks that hold them",
+                                     counted(kept, "module"), kept == 1 ? "keeps" : "keep"));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
     rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
   std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
@@ -105,7 +105,7 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
   for (const auto& [scheme, count] : lossy)
     rank.control.message(
         LogLevel::kWarning,
-        fmt::format("{} modules are stored in {} and quantized again, which adds to their error", count, scheme));
+        fmt::format("stored in {} and quantized again, which adds to the error: {}", scheme, counted(count, "module")));
 }
 
 /// The share of the source's bytes that is in these modules.
@@ -143,9 +143,8 @@ void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
                                 "uncompressed, whatever the recipe says: {}",
                                 what, 100 * share_of(modules, *model.stored), verb, join_first(modules, 4)));
   };
-  say(experts, fmt::format("the experts of {} layer{}", experts.size(), experts.size() == 1 ? "" : "s"), "are");
-  say(linears, fmt::format("{} linear{}", linears.size(), linears.size() == 1 ? "" : "s"),
-      linears.size() == 1 ? "is" : "are");
+  say(experts, "the experts of " + counted(experts.size(), "layer"), "are");
+  say(linears, counted(linears.size(), "linear"), linears.size() == 1 ? "is" : "are");
 }
 
 /// Experts that the result has one by one, although transformers knows the layer's stacked tensors only.
@@ -160,10 +159,10 @@ void say_divided_experts(const setup::RunSetup& setup, const RunControl& control
   }
   if (layers > 0 && setup.target->has_config())
     control.message(LogLevel::kWarning,
-                    fmt::format("the experts of {} layer{} are written one by one, as vLLM reads them; transformers "
+                    fmt::format("the experts of {} are written one by one, as vLLM reads them; transformers "
                                 "knows them as one tensor of a layer only and would leave them at random values (for "
                                 "transformers, leave them uncompressed: --ignore lm_head 're:.*experts.*')",
-                                layers, layers == 1 ? "" : "s"));
+                                counted(layers, "layer")));
 }
 
 /// What is in the model's folder and will not be in the result. An adapter's weights would go unseen.
@@ -190,7 +189,8 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
   if (!rank.group.is_first()) return;
   const setup::RunSetup& setup = work.setup;
   rank.control.message(LogLevel::kInfo,
-                       what + announcement_text(work, plan::planned_seconds(setup, work.plan, folder)));
+                       what + announcement_text(work, rank.earlier_planned_bytes > 0 || !setup.decision.is_null(),
+                                                plan::planned_seconds(setup, work.plan, folder)));
   if (setup.pipeline->takes_data)
     rank.control.message(LogLevel::kInfo,
                          fmt::format("products in {}, values in {}, batches of up to {} tokens",

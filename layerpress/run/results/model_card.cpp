@@ -56,8 +56,7 @@ std::string schemes_text(const Json& modules) {
       ++found->second;
   }
   std::vector<std::string> texts;
-  for (const auto& [scheme, count] : counts)
-    texts.push_back(fmt::format("{}: {} {}", scheme, count, count == 1 ? "module" : "modules"));
+  for (const auto& [scheme, count] : counts) texts.push_back(fmt::format("{}: {}", scheme, counted(count, "module")));
   return join(texts, "; ");
 }
 

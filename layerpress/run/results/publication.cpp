@@ -44,11 +44,11 @@ void add_requantized(const Rank& rank, const setup::RunSetup& setup, OneshotSumm
       {"modules", names.size()}, {"mean_error", mean}, {"greatest_error", greatest}, {"greatest_in", worst}};
   if (greatest == 0)
     return rank.control.message(LogLevel::kInfo,
-                                fmt::format("{} modules were quantized again without a loss", names.size()));
+                                fmt::format("quantized again without a loss: {}", counted(names.size(), "module")));
   rank.control.message(LogLevel::kWarning,
-                       fmt::format("{} modules were quantized again: a relative error of {:.4g} was added on average, "
+                       fmt::format("quantized again: {}; this added a relative error of {:.4g} on average, "
                                    "at most {:.4g} ({}); the summary has each module's weight_error",
-                                   names.size(), mean, greatest, worst));
+                                   counted(names.size(), "module"), mean, greatest, worst));
 }
 
 void add_uncalibrated(const Rank& rank, const std::vector<UncalibratedLinear>& linears, OneshotSummary& summary) {
@@ -69,10 +69,6 @@ void add_outsized(const Rank& rank, OneshotSummary& summary) {
           "groups, or leave such modules out",
           found.size(), found.size() == 1 ? "module has" : "modules have", found.size() == 1 ? "its" : "their",
           found[0]["module"].get<std::string>()));
-}
-
-std::string counted(std::size_t count, const char* one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
 /// Experts that were calibrated on more tokens than the router gave them, because these were too few.
@@ -111,6 +107,7 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
                           .peak_anonymous_bytes = std::max(rank.earlier_peak_bytes, rank.sampler.peak_bytes()),
                           .peak_device_bytes = residency::peak_device_bytes(work.setup.placement.device),
                           .spilled_bytes = spilled_bytes,
+                          .earlier_planned_bytes = rank.earlier_planned_bytes,
                           .times = rank.times,
                           .plan = work.plan,
                           .modules = output.reports(),

@@ -43,7 +43,8 @@ double save_seconds(const PhaseTimes& times) {
 }
 
 Json rank_json(const setup::RunSetup& setup, const RankReport& report, const dist::Group& group) {
-  const Json plan = plan::plan_numbers(setup, report.plan);
+  Json plan = plan::plan_numbers(setup, report.plan);
+  plan["peak_bytes"] = std::max(plan["peak_bytes"].get<std::uint64_t>(), report.earlier_planned_bytes);
   Json modules = Json::array();
   for (const compression::ModuleReport& module : report.modules) modules.push_back(module.to_json());
   return {{"rank", group.rank()},

@@ -13,6 +13,7 @@ struct RankReport {
   std::uint64_t peak_anonymous_bytes = 0;
   std::uint64_t peak_device_bytes = 0;
   std::uint64_t spilled_bytes = 0;
+  std::uint64_t earlier_planned_bytes = 0;  ///< the greatest planned peak of measurements before the run
   const PhaseTimes& times;
   const plan::RunPlan& plan;
   std::vector<compression::ModuleReport> modules;  ///< modules that this rank writes

@@ -224,10 +224,9 @@ std::string unreachable(const model::TracedModel& traced) {
   if (traced.left_out.empty()) return "";
   const std::string& first = traced.left_out.front();
   const auto reason = traced.left_out_reasons.find(first);
-  return fmt::format(
-      ". {} no node in the imported graph; the first is {}{}",
-      fmt::format("{} linear{}", traced.left_out.size(), traced.left_out.size() == 1 ? " has" : "s have"), first,
-      reason == traced.left_out_reasons.end() ? "" : ", because " + reason->second);
+  return fmt::format(". {} no node in the imported graph; the first is {}{}",
+                     counted(traced.left_out.size(), "linear") + (traced.left_out.size() == 1 ? " has" : " have"),
+                     first, reason == traced.left_out_reasons.end() ? "" : ", because " + reason->second);
 }
 
 /// If patterns among the targets match it.

@@ -28,7 +28,7 @@ void add_entry(const compression::EditingModifier& modifier, const std::vector<c
                const std::map<std::string, const compression::Modifier*>& quantized,
                std::map<std::string, LinearEdits>& edits) {
   const std::map<std::string, EditPtr> own = modifier.edits_of(modules);
-  if (own.empty())
+  if (own.empty() && !modifier.may_edit_nothing())
     throw RecipeError(
         "[recipe.check] {}: its targets match no linear module; nothing would be edited; name modules (Linear, "
         "re:.*q_proj$), not their parameters (re:.*weight)",
@@ -119,11 +119,14 @@ std::vector<compression::ModelModule> modules_of(const model::TracedModel& trace
   const graph::Graph& graph = traced.graph;
   const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
   std::map<std::string, std::int64_t> columns;
-  std::set<std::string> routers;
+  std::set<std::string> routers, tied, embeddings;
+  for (const graph::Node& node : graph.nodes)
+    if (graph::is_embedding(node.operation)) embeddings.insert(graph::weight_matrix(node.operation)->weight);
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
     if (!graph::is_linear(node.operation)) continue;
     columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
+    if (embeddings.contains(graph::weight_matrix(node.operation)->weight)) tied.insert(graph.module_name(node));
     if (weighing.contains(n) && graph.modules[node.module].class_name != kLinearClass)
       routers.insert(graph.module_name(node));
   }
@@ -136,7 +139,8 @@ std::vector<compression::ModelModule> modules_of(const model::TracedModel& trace
                         model::other_names(traced, module.name),
                         is_router},
                        is_linear,
-                       is_linear ? linear->second : 0});
+                       is_linear ? linear->second : 0,
+                       tied.contains(module.name)});
   }
   return modules;
 }

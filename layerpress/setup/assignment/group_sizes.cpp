@@ -113,8 +113,7 @@ void check_group_sizes(const OneshotOptions& options, const OpenedModel& model, 
   std::map<std::string, std::vector<std::string>> columns;  // that a scheme's groups do not divide
   for (const auto& [place, modules] : odd)
     columns[words_of(place.first, options, modifiers)].push_back(
-        fmt::format("{} columns ({} linear{}, such as {})", place.second, modules.size(),
-                    modules.size() == 1 ? "" : "s", modules.front()));
+        fmt::format("{} columns ({}, such as {})", place.second, counted(modules.size(), "linear"), modules.front()));
   std::vector<std::string> parts;
   for (const auto& [scheme, list] : columns)
     parts.push_back(fmt::format("{}, which do not divide {}", scheme, join(list, " and ")));

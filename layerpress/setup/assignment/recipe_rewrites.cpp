@@ -26,7 +26,7 @@ void apply_rewrites(const Modifiers& modifiers, OpenedModel& model) {
     apply(changes, model);
     for (const auto& [name, of] : changes.copies) model.rewritten.insert(name);
     for (const checkpoint::ComputedTensor& tensor : changes.computed) {
-      model.quantized.erase(tensor.spec.name);
+      model.rewritten_quantized.insert(model.quantized.extract(tensor.spec.name));
       model.rewritten.insert(tensor.spec.name);
     }
   }

@@ -12,8 +12,10 @@
 namespace layerpress::setup {
 namespace {
 
-/// Quantized weights that the run neither compresses nor changes.
-std::vector<std::string> left_as_they_are(const OpenedModel& model, const compression::Assignments& assignments) {
+/// Weights of `quantized` that the run neither compresses nor changes after its rewrites.
+std::vector<std::string> left_as_they_are(const OpenedModel& model,
+                                          const std::map<std::string, source::StoredWeight>& quantized,
+                                          const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::set<std::string> replaced;
   for (const auto& [n, assignment] : assignments.linears)
@@ -22,7 +24,7 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
     replaced.erase(weight);  // a compressed head may share it
   for (const std::string& name : assignments.changed_plain(graph)) replaced.insert(name);
   std::vector<std::string> names;
-  for (const auto& [name, weight] : model.quantized)
+  for (const auto& [name, weight] : quantized)
     if (replaced.count(name) == 0 && model.checkpoint->contains(name)) names.push_back(name);
   return names;
 }
@@ -45,6 +47,13 @@ std::set<std::string> beside_values(const OpenedModel& model, const compression:
   return names;
 }
 
+/// What the source stores quantized, also where a recipe changes it; null: something else.
+const source::StoredWeight* stored_quantized(const OpenedModel& model, const std::string& weight) {
+  for (const auto* all : {&model.quantized, &model.rewritten_quantized})
+    if (const auto found = all->find(weight); found != all->end()) return &found->second;
+  return nullptr;
+}
+
 /// Of a weight; with scales in the case of blocks.
 double bits_of(const quant::QuantizationScheme& scheme) {
   const gguf::BlockType* type = quant::block_type(scheme);
@@ -64,13 +73,13 @@ void keep_quantized_weights(OpenedModel& model, const compression::Assignments& 
                             const target::Target& target) {
   if (!model.keeps_codes || !target.has_config()) return;
   const std::set<std::string> beside = beside_values(model, assignments);
-  for (const std::string& name : left_as_they_are(model, assignments))
+  for (const std::string& name : left_as_they_are(model, model.quantized, assignments))
     if (model.quantized.at(name).can_be_kept() && beside.count(name) == 0) model.kept.insert(name);
 }
 
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments) {
-  std::vector<std::string> names;
-  for (const std::string& name : left_as_they_are(model, assignments))
+  std::vector<std::string> names = left_as_they_are(model, model.rewritten_quantized, assignments);
+  for (const std::string& name : left_as_they_are(model, model.quantized, assignments))
     if (model.kept.count(name) == 0) names.push_back(name);
   if (names.empty()) return "";
   return fmt::format("{} weights that stay uncompressed are written as {}, not as they are stored ({}): {}{}",
@@ -84,20 +93,22 @@ std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
   std::vector<RequantizedModule> modules;
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::Node& node = model.traced.graph.nodes[n];
-    const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
-    if (found == model.quantized.end() || quant::is_dense(*assignment.scheme) || assignment.stored) continue;
-    const double bits = bits_of(found->second.scheme), wanted = std::floor(bits_of(*assignment.scheme));
+    const std::string name = graph::weight_matrix(node.operation)->weight;
+    const source::StoredWeight* stored = stored_quantized(model, name);
+    if (stored == nullptr || quant::is_dense(*assignment.scheme) || assignment.stored) continue;
+    const double bits = bits_of(stored->scheme), wanted = std::floor(bits_of(*assignment.scheme));
     if (wanted >= kFloatBits || (bits >= kFewBits && bits > wanted)) continue;
-    modules.push_back({model.traced.graph.module_name(node), may_be_exact(found->second.scheme, assignment)});
+    modules.push_back({model.traced.graph.module_name(node),
+                       model.rewritten_quantized.count(name) == 0 && may_be_exact(stored->scheme, assignment)});
   }
   return modules;
 }
 
 std::string source_scheme(const OpenedModel& model, const std::string& module) {
-  const auto found = model.quantized.find(module + ".weight");
-  if (found == model.quantized.end()) return "";
-  if (const gguf::BlockType* type = quant::block_type(found->second.scheme)) return type->name();
-  const quant::QuantizationArgs& weights = *found->second.scheme.weights;
+  const source::StoredWeight* stored = stored_quantized(model, module + ".weight");
+  if (stored == nullptr) return "";
+  if (const gguf::BlockType* type = quant::block_type(stored->scheme)) return type->name();
+  const quant::QuantizationArgs& weights = *stored->scheme.weights;
   std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
   if (weights.block_structure)
     size = fmt::format(" {} x {}", (*weights.block_structure)[0], (*weights.block_structure)[1]);

@@ -28,10 +28,12 @@ namespace layerpress::setup {
 struct OpenedModel : rewrite::Model {
   std::shared_ptr<const checkpoint::Checkpoint> stored;  ///< the checkpoint with its tensors as they are
   std::string architecture;
-  std::vector<std::string> rewrites{};            ///< what was changed before any data, one line each, for people
-  std::set<std::string> rewritten{};              ///< the tensors that a recipe has changed so
-  std::string source_format;                      ///< a few words for people; "" for a plain checkpoint
-  std::optional<gguf::Metadata> file_metadata{};  ///< of a model that is a GGUF
+  std::vector<std::string> rewrites{};  ///< what was changed before any data, one line each, for people
+  std::set<std::string> rewritten{};    ///< the tensors that a recipe has changed so
+  std::map<std::string, source::StoredWeight>
+      rewritten_quantized{};                              ///< those of them that the source stores quantized
+  std::string source_format;                              ///< a few words for people; "" for a plain checkpoint
+  std::optional<gguf::Metadata> file_metadata{};          ///< of a model that is a GGUF
   std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
   std::set<std::string>
       kept;  ///< quantized weights that the output has with the same codes (kept_weights.h), if not compressed

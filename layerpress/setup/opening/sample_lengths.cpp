@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::setup {
 
@@ -36,9 +37,9 @@ void require_lengths(const model::TracedModel& model, const data::CalibrationSet
           dataset, i + 1, length, least, most, most);
     if (length < least)
       throw DataError(
-          "[data] {}: sample {} (from 1) has {} token{}, but the model's imported graph needs at least {}; leave such "
+          "[data] {}: sample {} (from 1) has {}, but the model's imported graph needs at least {}; leave such "
           "samples out",
-          dataset, i + 1, length, length == 1 ? "" : "s", least);
+          dataset, i + 1, counted(length, "token"), least);
   }
 }
 

@@ -96,6 +96,7 @@ class ErrorPropagationModifier(Modifier):
         strength: float = ...,
         damping: float = ...,
         residual: float = ...,
+        unties: bool = ...,
         end: float | None = ...,
         ended_: bool = ...,
         finalized_: bool = ...,

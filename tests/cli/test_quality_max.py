@@ -3,7 +3,7 @@ import json
 
 import pytest
 from safetensors.torch import load_file
-from support import any_model, program, tiny_models
+from support import any_model, program, tiny_illustrated, tiny_models
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 WEIGHTS = ["--scheme", "W4A16", "--group-size", "32"]
@@ -65,3 +65,13 @@ def test_models_that_cannot_be_rotated_in_both_ways(tmp_path, family, done, left
     assert "0 faults, 0 warnings" in program.run("verify", tmp_path / "out", "--source", model).output
     # Without R1, a head that shares the embedding's weight stays as it is.
     assert ("lm_head.weight" in load_file(tmp_path / "out" / "model.safetensors")) == done.startswith("R1")
+
+
+@pytest.mark.nightly
+def test_a_vision_part_that_cannot_be_run(tmp_path):
+    """Which rotations a model gets depends on the model alone, and not on whether its processor is there."""
+    model = tiny_illustrated.save(tmp_path / "model", "llava")
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([60, 50]))
+    program.fails("oneshot", model, "--output", tmp_path / "out", "--dataset", samples, *WEIGHTS, "--quality", "max",
+                  fragments=["--quality max (--quality best does without it)", "vision part", "cannot be told"])
+    assert not (tmp_path / "out").exists()

@@ -152,6 +152,12 @@ const std::vector<Argument> kSpinQuantArguments = {{"rotations", "list[str]"},  
                                                    {"mappings", "None"},         {"norm_mappings", "None"},
                                                    {"transform_config", "None"}, {"where_possible", "bool"}};
 
+/// It is not known which tensors write embeddings of images.
+class VisionPartError : public RecipeError {
+ public:
+  using RecipeError::RecipeError;
+};
+
 class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite {
  public:
   SpinQuantModifier(const Json& arguments, const std::string& where) : where_(where) {
@@ -201,6 +207,8 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
   std::string hindrance(const rewrite::Model& model, bool stream, bool heads) const {
     try {
       (void)changes(model, stream, heads);
+    } catch (const VisionPartError&) {
+      throw;  // whether R1 is possible must not depend on files beside the model
     } catch (const RecipeError& failure) {
       const std::string text = failure.what(), place = fmt::format("[recipe.check] {}: ", where_);
       return text.starts_with(place) ? text.substr(place.size()) : text;
@@ -318,7 +326,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
     } catch (const IoError& failure) {
       reason = failure.what();
     }
-    throw RecipeError(
+    throw VisionPartError(
         "[recipe.check] {}: R1 turns the residual stream, and with it what the vision part writes into it, but which "
         "of its weights do cannot be told ({}){}",
         where_, reason, without_stream(model.traced.graph));

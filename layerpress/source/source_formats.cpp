@@ -37,6 +37,11 @@ std::unique_ptr<SourceFormat> source_format(const checkpoint::Checkpoint& stored
   if (config.is_null()) return nullptr;
   const std::string where = "config.json: quantization_config";
   if (!config.is_object()) throw CheckpointError("[source.format] {}: is not an object; fetch the file again", where);
+  if (!json_has(config, "quant_method"))
+    throw CheckpointError(
+        "[source.format] {}: quant_method is missing, so nothing says how weights are stored; fetch config.json again, "
+        "or remove quantization_config if they are plain",
+        where);
   const auto method = json_get<std::string>(config, "quant_method", where);
   std::vector<std::string> names;
   for (const Known& known : kKnown) {

@@ -468,6 +468,7 @@ def test_damaged(name, tensor, change, words, tmp_path):
     ({"quant_method": "gptq", "bits": 3}, ["3 bits"]), ({"quant_method": "awq", "version": "gemv"}, ["gemv"]),
     ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]), ({"quant_method": 7}, ["quant_method"]),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, ["weight_block_size"]), ([], ["quantization_config"]),
+    ({"bits": 4}, ["quant_method is missing", "remove quantization_config"]),
 ])
 def test_unknown(config, fragments, sources, tmp_path):
     folder = shutil.copytree(sources("fp8 block").folder, tmp_path / "model")

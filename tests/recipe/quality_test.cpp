@@ -66,20 +66,20 @@ TEST(Quality, MaxRotatesFirst) {
   whole.ignore = {"re:(lm_head"};
   EXPECT_EQ(recipe_of(whole).modifiers.size(), 2u);  // GPTQModifier refuses the pattern
   EXPECT_TRUE(says(usage_error(with("max", "rtn")), "--quality max"));
-  EXPECT_EQ(recipe.modifiers[0].arguments.dump(), "{}");
+  EXPECT_EQ(recipe.modifiers[0].arguments.dump(), R"({"where_possible":true})");
 }
 
 TEST(Quality, MaxRotatesAsTheFormatLikesIt) {
   OneshotOptions options = with("max");
   options.scheme = "MXFP4A16";
-  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
+  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"where_possible":true,"transform_block_size":32})");
   options.scheme = "NVFP4A16";
   ASSERT_EQ(recipe_of(options).modifiers.size(), 1u);
   options.recipe =
       R"({"s_stage": {"s_modifiers": {"GPTQModifier": {"config_groups": {"a": {"targets": ["Linear"], "weights":
       {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}}}}}}})";
   options.scheme = OneshotOptions().scheme;
-  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
+  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"where_possible":true,"transform_block_size":32})");
 }
 
 TEST(Quality, MaxSmoothsInputsOf4Bits) {
@@ -88,7 +88,7 @@ TEST(Quality, MaxSmoothsInputsOf4Bits) {
     options.scheme = scheme;
     const Recipe recipe = recipe_of(options);
     ASSERT_EQ(recipe.modifiers.size(), 3u);
-    EXPECT_EQ(recipe.modifiers[0].arguments.dump(), R"({"rotations":["R2"]})");
+    EXPECT_EQ(recipe.modifiers[0].arguments.dump(), R"({"rotations":["R2"],"where_possible":true})");
     EXPECT_EQ(recipe.modifiers[1].type, "SmoothQuantModifier");
     EXPECT_EQ(recipe.modifiers[1].arguments.dump(), fmt::format(R"({{"smoothing_strength":{}}})", strength));
   }

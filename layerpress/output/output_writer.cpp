@@ -13,6 +13,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/output/output_parts.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::output {
@@ -25,7 +26,7 @@ void require_finite(const std::string& name, const at::Tensor& tensor) {
 }
 
 /// A format of fp16 values or scales ends at 65504. Only then is the error not finite, or if weights are so large that their squares overflow.
-/// It also makes zeros of what is smaller than 6e-8: all weights are lost where the error is 1.
+/// In a GGUF it also makes zeros of what is smaller than 6e-8: all weights are lost where the error is 1.
 void require_range(const std::string& module, const quant::QuantizationScheme& scheme,
                    const compression::CompressedModule& result) {
   const double error = result.report.weight_error;
@@ -35,7 +36,7 @@ void require_range(const std::string& module, const quant::QuantizationScheme& s
   if (!kernels::all_finite(values))
     throw RecipeError("[output.write] {}: its weights are too large for {}, whose values or scales end at 65504; {}",
                       module, scheme.format, kInstead);
-  if (!values.any().item<bool>())
+  if (quant::block_type(scheme) != nullptr && !values.any().item<bool>())
     throw RecipeError("[output.write] {}: its weights are so small that all are zero in {}; {}", module, scheme.format,
                       kInstead);
 }

@@ -192,8 +192,8 @@ A tiny random model of each {what} of transformers {transformers}, with torch {t
 - *reloaded*: transformers loads the result without missing or surplus tensors, and its logits are closer to the original's than those of a randomly
   initialized model. *decoded*: transformers' loader fails on the compressed result, for the reason in the last column, but compressed-tensors decodes
   it to a checkpoint that transformers loads under the same conditions. The loader merges the experts of a layer only if they are packed
-  integers without zero points, MXFP4 or FP8, and those of some families ([experts](experts.md)) not at all. It loads no experts in int8 or MXFP8, and those in NVFP4
-  without their global scales; and it initializes the linears of some models as if they were not packed.
+  integers without zero points, MXFP4 or FP8, and those of some families ([experts](experts.md)) not at all. It loads no experts in int8
+  or MXFP8, and those in NVFP4 without their global scales; and it initializes the linears of some models as if they were not packed.
 - *left out*: linears and lists of experts without a node of their own. They stay uncompressed.
 """
 

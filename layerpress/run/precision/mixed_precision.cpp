@@ -340,8 +340,8 @@ void add_measured(Rank& rank, const Names& candidates, const SchemeComparison& c
   for (std::size_t i = 0; i < places.size(); ++i) decision["uniform"][places[i]]["measured_kl"] = measured[i + 1];
 }
 
-Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes,
-                       std::uint64_t& planned_bytes) {
+/// Without the options of the run that follows.
+MixedPrecision measured_precision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
   options.imatrix.clear();  // the run that follows writes it
   Rank rank{options, control, group};
   Measured measured = prepare(rank);
@@ -351,11 +351,10 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
     check_following(rank, measured);
   }
   measure_units(rank, options.schemes, measured.comparison, measured.units, writes);
-  planned_bytes = measured.units.planned_bytes;
   Json decision = precision_decision(options, measured.units, measured.others, measured.vocabulary.group);
   add_measured(rank, options.schemes, measured.comparison, measured.units, decision);
   decision["seconds"] = rank.timer.seconds();
-  return decision;
+  return {.options = {}, .decision = std::move(decision), .planned_bytes = measured.units.planned_bytes};
 }
 
 }  // namespace
@@ -371,7 +370,7 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
   MixedPrecision chosen;
   if (writes) chosen.decision = earlier_choice(options, group);
   const bool is_new = chosen.decision.is_null();
-  if (is_new) chosen.decision = measured_decision(options, control, group, writes, chosen.planned_bytes);
+  if (is_new) chosen = measured_precision(options, control, group, writes);
   chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
   control.message(LogLevel::kInfo,
                   fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}{}",

@@ -10,10 +10,9 @@ bool asks_for_mixed_precision(const OneshotOptions& options);
 
 /// A choice of schemes.
 struct MixedPrecision {
-  OneshotOptions options;  ///< of a run with the recipe that was chosen
-  Json decision;           ///< the result of layerpress::mixed_precision (oneshot.h)
-  std::uint64_t planned_bytes =
-      0;  ///< the greatest planned peak of its measurements; 0: the choice is an earlier run's
+  OneshotOptions options;           ///< of a run with the recipe that was chosen
+  Json decision;                    ///< the result of layerpress::mixed_precision (oneshot.h)
+  std::uint64_t planned_bytes = 0;  ///< the greatest planned peak of measuring; 0 for an earlier run's choice
 };
 
 /// Measures and chooses. With `resume`, an unfinished run's choice is used again. `writes`: whether a run follows, so that what would refuse

@@ -36,12 +36,18 @@ void require_header(const Json& object, const std::string& where) {
   if (method != "compressed-tensors")
     throw CheckpointError("[quant.config] {}: quant_method '{}' is not supported here; only compressed-tensors is",
                           where, method);
-  const auto status = json_get<std::string>(object, "quantization_status", where);
-  if (status != "compressed")
+  // Early versions of compressed-tensors left "frozen" in the files that they had compressed.
+  const auto status = json_get_or<std::string>(object, "quantization_status", where, "compressed");
+  if (status != "compressed" && status != "frozen")
     throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed",
                           where, status);
+  const auto rewritten = [&](const char* key) {
+    // They described models without sparsity as those with a format "dense".
+    return object.contains(key) && !object[key].empty() &&
+           !(object[key].is_object() && object[key].value("format", Json()) == kDenseFormat);
+  };
   for (const char* key : {"sparsity_config", "transform_config"})
-    if (object.contains(key) && !object[key].empty())
+    if (rewritten(key))
       throw CheckpointError("[quant.config] {}: {} is not supported here; start from the model that it was made of",
                             where, key);
 }

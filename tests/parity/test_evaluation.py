@@ -144,6 +144,30 @@ def test_vocabularies_differ(folders, tmp_path):
                   fragments=["80", "96"])
 
 
+def test_tokenizers_differ(folders, tmp_path):
+    """A file that was only formatted otherwise is the same tokenizer."""
+    parent, _ = folders
+    for name in ("model", "reference"):
+        shutil.copytree(parent / name, tmp_path / name)
+    tiny_checkpoints.save_words(tmp_path)
+    made = tmp_path / "tokenizer.json"
+    for name in ("model", "reference"):
+        for file in (made, tmp_path / "tokenizer_config.json"):
+            shutil.copy(file, tmp_path / name)
+    tokenizer = json.loads(made.read_text())
+    (tmp_path / "reference" / made.name).write_text(json.dumps(tokenizer, indent=7))
+    data = tmp_path / "text.jsonl"
+    data.write_text(json.dumps({"text": "w3 w4 w7 w9 w4 w3"}))
+    measure = ("eval", tmp_path / "model", "--reference", tmp_path / "reference", "--dataset", data)
+    assert "--reference" not in program.run(*measure).errors
+    words = tokenizer["model"]["vocab"]
+    words["w3"], words["w4"] = words["w4"], words["w3"]
+    (tmp_path / "reference" / made.name).write_text(json.dumps(tokenizer))
+    outcome = program.run(*measure)
+    assert f"the tokenizer of {tmp_path / 'reference'} makes other tokens of {data} than that of {tmp_path / 'model'}" in outcome.errors
+    assert outcome.json()["kl_divergence"] > 0
+
+
 def test_quantized_activations(folders, tmp_path):
     """The perplexity of the logits that transformers computes with quantized activations."""
     parent, samples = folders

@@ -208,6 +208,33 @@ def test_compressed_tensors(name, tmp_path):
     assert len(groups) == len(compressed.schemes) + 1
 
 
+@pytest.mark.parametrize("name, at_the_top", [("rtn W4A16", "pack-quantized"), ("rtn W8A8", "int-quantized"), ("rtn FP8_DYNAMIC", "naive-quantized")])
+def test_early_versions_of_compressed_tensors(name, at_the_top, tmp_path):
+    """Published files of 2024: a status "frozen", a format only at the top, a "dense" sparsity, and compression_config as the name of all that."""
+    compressed = compressed_cases.Compressed(name, tmp_path / "case")
+    recipe = [*ROUNDING, "--targets", "lm_head", "--ignore", "none", "--dtype", "bfloat16"]
+    oneshot(compressed.folder, tmp_path / "today", *recipe)
+
+    def as_then(config):
+        found = config.pop("quantization_config")
+        for group in found["config_groups"].values():
+            del group["format"]
+            for part, observer in (("weights", "minmax"), ("input_activations", "memoryless")):
+                if group[part] is not None:
+                    known = ("dynamic", "group_size", "num_bits", "strategy", "symmetric", "type")
+                    group[part] = {"actorder": None, "block_structure": None, "observer": observer, "observer_kwargs": {},
+                                   **{key: group[part][key] for key in known}}
+        config["compression_config"] = {
+            "config_groups": found["config_groups"], "format": at_the_top, "global_compression_ratio": 1.24, "ignore": found["ignore"],
+            "kv_cache_scheme": None, "quant_method": "compressed-tensors", "quantization_status": "frozen",
+            "sparsity_config": {"format": "dense", "global_sparsity": 0.14, "ignore": [], "registry_requires_subclass": False,
+                                "sparsity_structure": "unstructured"}}
+
+    tiny_models.rewrite_config(compressed.folder, as_then)
+    oneshot(compressed.folder, tmp_path / "then", *recipe)
+    same_tensors(tmp_path / "then", tmp_path / "today")
+
+
 @pytest.mark.parametrize("order", ["group", "dynamic"])
 def test_columns_in_an_order_of_their_own(order, tmp_path):
     """weight_g_idx names the group of each column, and the config says so in a word that recipes no longer have."""

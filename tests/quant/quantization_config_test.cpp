@@ -182,8 +182,7 @@ void expect_refused(const std::function<void(Json&)>& damage, const std::string&
 TEST(QuantizationConfigTest, RefusesWhatItCannotRead) {
   expect_refused([](Json& o) { o["quant_method"] = "awq"; }, "awq");
   expect_refused([](Json& o) { o.erase("quant_method"); }, "quant_method");
-  expect_refused([](Json& o) { o["quantization_status"] = "frozen"; }, "frozen");
-  expect_refused([](Json& o) { o.erase("quantization_status"); }, "quantization_status");
+  expect_refused([](Json& o) { o["quantization_status"] = "calibration"; }, "calibration");
   expect_refused([](Json& o) { o["kv_cache_scheme"] = {{"num_bits", 8}, {"dynamic", true}}; }, "kv_cache_scheme");
   expect_refused([](Json& o) { o["transform_config"] = {{"config_groups", 1}}; }, "transform_config");
   expect_refused([](Json& o) { o["sparsity_config"] = {{"format", "sparse-24-bitmask"}}; }, "sparsity_config");

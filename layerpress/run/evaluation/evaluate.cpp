@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
+#include "layerpress/base/file.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/facts/image_geometry.h"
@@ -263,31 +266,62 @@ std::int64_t quantize_activations(setup::OpenedModel& model) {
                   options.dataset);
 }
 
+/// Without samples that are too short for the model.
+data::CalibrationSet samples_of(const EvaluateOptions& options, const setup::OpenedModel& model,
+                                const RunControl& control) {
+  data::CalibrationSet samples = data::load_samples({.dataset = options.dataset,
+                                                     .split = options.dataset_split,
+                                                     .text_column = options.text_column,
+                                                     .num_samples = options.num_samples,
+                                                     .max_seq_length = options.max_seq_length,
+                                                     .has_tokenizer = model.has_tokenizer},
+                                                    model.checkpoint->directory(), model.traced.vocab_size, control);
+  const std::int64_t least = setup::least_tokens(model.traced);
+  if (const std::size_t removed = samples.take_shorter(least).size(); removed > 0)
+    control.message(LogLevel::kWarning, setup::short_samples_text(removed, least, options.dataset));
+  return samples;
+}
+
 void load_samples(const EvaluateOptions& options, std::int64_t batch_tokens, Evaluated& evaluated,
                   const RunControl& control) {
   const setup::OpenedModel& model = evaluated.model;
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
   if (options.num_samples < 1) throw UsageError("[options] --num-samples must be positive");
   if (options.max_seq_length < 2) throw UsageError("[options] --max-seq-length must be at least 2");
-  evaluated.samples = data::load_samples({.dataset = options.dataset,
-                                          .split = options.dataset_split,
-                                          .text_column = options.text_column,
-                                          .num_samples = options.num_samples,
-                                          .max_seq_length = options.max_seq_length,
-                                          .has_tokenizer = model.has_tokenizer},
-                                         model.checkpoint->directory(), model.traced.vocab_size, control);
-  const std::int64_t least = setup::least_tokens(model.traced);
-  if (const std::size_t removed = evaluated.samples.take_shorter(least).size(); removed > 0)
-    control.message(LogLevel::kWarning, setup::short_samples_text(removed, least, options.dataset));
+  evaluated.samples = samples_of(options, model, control);
   if (evaluated.samples.sample_count() == 0) refuse_short_texts(options);
   setup::require_lengths(model.traced, evaluated.samples, options.dataset);
   evaluated.batches = setup::make_batches(evaluated.samples, batch_tokens, model.traced.graph);
+}
+
+/// Whether both models have a tokenizer.json, and these differ.
+bool differ_in_tokenizers(const setup::OpenedModel& model, const setup::OpenedModel& reference) {
+  const std::filesystem::path own = model.checkpoint->directory() / "tokenizer.json";
+  const std::filesystem::path other = reference.checkpoint->directory() / "tokenizer.json";
+  std::error_code failure;
+  if (!std::filesystem::exists(own, failure) || !std::filesystem::exists(other, failure)) return false;
+  return read_text_file(own) != read_text_file(other);
+}
+
+/// A reference that reads text otherwise is another model's, or its tokenizer was changed on the way; its predictions of these tokens
+/// tell nothing.
+void warn_of_other_tokens(const EvaluateOptions& options, const Evaluated& model, const Evaluated& reference,
+                          const RunControl& control) {
+  if (!differ_in_tokenizers(model.model, reference.model)) return;
+  const data::CalibrationSet others = samples_of(options, reference.model, control);
+  if (others.tokens == model.samples.tokens && others.sample_offsets == model.samples.sample_offsets) return;
+  control.message(
+      LogLevel::kWarning,
+      fmt::format("[options] --reference: the tokenizer of {} makes other tokens of {} than that of {}; the "
+                  "figures are those of the latter's tokens, which mean something else to the reference",
+                  options.reference, options.dataset, options.model));
 }
 
 /// The reference's own vision part makes its rows of images: those of a rotated model are rotated.
 void load_reference_samples(const EvaluateOptions& options, std::int64_t batch_tokens, const Evaluated& model,
                             Evaluated& reference, const RunControl& control) {
   if (!has_embeddings(model.batches)) {
+    warn_of_other_tokens(options, model, reference, control);
     setup::require_lengths(reference.model.traced, model.samples, options.dataset);
     // Its graph may count positions otherwise, such as on three axes instead of one.
     reference.batches = setup::make_batches(model.samples, batch_tokens, reference.model.traced.graph);

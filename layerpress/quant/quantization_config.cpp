@@ -9,6 +9,8 @@
 namespace layerpress::quant {
 namespace {
 
+constexpr const char* kMixedFormat = "mixed-precision";  // at the top, where groups differ
+
 // The release of compressed-tensors whose layout is written; since 0.18, odd bit widths are packed densely.
 constexpr const char* kLayoutVersion = "0.19.0";
 
@@ -27,7 +29,7 @@ std::string overall_format(const QuantizationConfig& config) {
   for (const auto& [name, scheme] : config.groups) formats.insert(resolved_format(scheme));
   if (formats.size() > 1) formats.erase(kDenseFormat);  // groups without weights do not make it mixed
   if (formats.empty()) return kDenseFormat;
-  return formats.size() == 1 ? *formats.begin() : "mixed-precision";
+  return formats.size() == 1 ? *formats.begin() : kMixedFormat;
 }
 
 void require_header(const Json& object, const std::string& where) {
@@ -48,8 +50,8 @@ void require_header(const Json& object, const std::string& where) {
   };
   for (const char* key : {"sparsity_config", "transform_config"})
     if (rewritten(key))
-      throw CheckpointError("[quant.config] {}: {} is not supported here; start from the model that it was made of",
-                            where, key);
+      throw CheckpointError("[quant.config] {}: {} {} is not supported here; start from the model that it was made of",
+                            where, key, shortened(object[key]));
 }
 
 /// Orders of columns that need an index for each are no longer written; the tensors weight_g_idx of a checkpoint have them.
@@ -79,10 +81,14 @@ void require_readable(QuantizationScheme scheme, const std::string& where) {
   }
 }
 
-/// The top-level format, which readers use if a group names none.
+/// The top-level format, which readers use if a group names none; "" where groups must.
 std::string format_at_top(const Json& object, const std::string& where) {
   const auto format = json_get_or<std::string>(object, "format", where, "");
-  return find_container_format(format) != nullptr ? format : "";
+  if (find_container_format(format) != nullptr) return format;
+  if (!format.empty() && format != kMixedFormat && format != kDenseFormat)
+    throw UnsupportedError("[quant.config] {}: format {} is not supported; start from the model that it was made of",
+                           where, format);
+  return "";
 }
 
 GroupTargets targets_of(const QuantizationConfig& config) {

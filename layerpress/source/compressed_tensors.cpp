@@ -128,6 +128,12 @@ class CompressedTensors : public ModuleFormat {
       tensors.refuse("weight_scale", fmt::format("{} columns do not divide into groups of {}", weight.shape[1], group));
     for (const quant::NamedTensorSpec& spec :
          quant::compressed_layout(weights_only, weight.shape[0], weight.shape[1], at::kFloat)) {
+      if (spec.suffix == kZeroPoint && spec.dtype == at::kInt && tensors.has(kZeroPoint) &&
+          tensors.spec(kZeroPoint, {at::kInt, at::kChar}).dtype == at::kChar)
+        throw UnsupportedError(
+            "[source.read] {}: zero points of a byte each, as early versions of compressed-tensors wrote them, are not "
+            "supported; start from the model that it was made of",
+            tensors.name(kZeroPoint));
       const bool is_scale = spec.dtype == at::kFloat && spec.suffix == "weight_scale";
       const auto& stored = is_scale                        ? tensors.spec(spec.suffix, kScaleDtypes)
                            : spec.suffix == "weight_shape" ? tensors.spec(spec.suffix, {at::kLong, at::kInt})

@@ -23,6 +23,10 @@ class Gptq : public ModuleFormat {
   Gptq(const Json& config, const std::string& where)
       : method_(json_get_or<std::string>(config, "quant_method", where, "gptq")),
         symmetric_(json_get_or<bool>(config, "sym", where, true)) {
+    if (json_get_or<bool>(config, "is_marlin_format", where, false))
+      throw UnsupportedError(
+          "[source.{}] {}: is_marlin_format is not supported; start from the model that it was made of", method_,
+          where);
     add_settings(config, where, {json_get<int>(config, "bits", where), -1});
     for (const char* key : {"dynamic", "extra_config"})  // GPTQModel's name, and AutoRound's
       if (json_has(config, key)) add_others(config[key], fmt::format("{}: {}", where, key));

@@ -415,17 +415,18 @@ def test_linears_that_engines_run_as_one_are_all_values(sources, samples, tmp_pa
     program.run("verify", tmp_path / "out", "--source", source.folder)
 
 
-def test_tensors_outside_the_graph(sources, tmp_path):
+def test_tensors_outside_the_graph(samples, tmp_path):
     """Unvisited quantized weights keep their codes and have a group; scales of cached keys are left out by name."""
     source = QuantizedSource(tmp_path, "fp8 block", **SIZES)
     tensors = tiny_models.tensors(source.folder)
     extra, _ = quantized_sources.fp8_block("mtp.fc", torch.randn(64, 128).bfloat16())
     tensors |= {f"mtp.fc.{part}": tensor for part, tensor in extra.items()}
+    tensors["mtp.eh_proj.weight"] = torch.randn(64, 128).bfloat16()  # ignored, by a name that the codes do not match
     tensors["model.layers.0.self_attn.k_scale"] = torch.tensor([0.1])
     quantized_sources.save(source.folder, tensors)
     outcome, summary = oneshot(source.folder, tmp_path / "out", *ROUNDING)
     accounted = summary["source_tensors"]
-    assert accounted["copied_names"] == ["mtp.fc.weight", "mtp.fc.weight_scale_inv"]
+    assert accounted["copied_names"] == ["mtp.eh_proj.weight", "mtp.fc.weight", "mtp.fc.weight_scale_inv"]
     assert [entry["name"] for entry in accounted["dropped"]] == ["model.layers.0.self_attn.k_scale"]
     assert accounted["read"] + accounted["copied"] + 1 == len(tensors)
     written = load_file(tmp_path / "out" / "model.safetensors")
@@ -433,6 +434,30 @@ def test_tensors_outside_the_graph(sources, tmp_path):
     assert equal_bytes(written["mtp.fc.weight_scale"], extra["weight_scale_inv"])
     groups = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]["config_groups"]
     assert ["mtp.fc"] in [group["targets"] for group in groups.values()]
+    oneshot(source.folder, tmp_path / "partly", *ROUNDING, "--targets", "re:.*o_proj")
+    for out in ("out", "partly"):
+        program.run("verify", tmp_path / out)
+        program.run("eval", tmp_path / out, "--dataset", samples)
+
+
+def test_routers_are_written_as_values(tmp_path):
+    """vLLM loads them plain."""
+    model = tiny_models.save(tmp_path / "model", "Qwen3Moe", dtype=torch.bfloat16)
+    tensors, values = tiny_models.tensors(model), {}
+    for name in [name for name in tensors if name.endswith(("proj.weight", "gate.weight"))]:
+        module = name.removesuffix(".weight")
+        parts, values[name] = quantized_sources.fp8_block(module, tensors.pop(name))
+        tensors |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
+    tiny_models.rewrite_tensors(model, tensors)
+    tiny_models.rewrite_config(model, lambda config: config.update(
+        quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": list(quantized_sources.BLOCK)}))
+    outcome, _ = oneshot(model, tmp_path / "out", *ROUNDING, "--targets", "re:.*o_proj")
+    assert "2 weights that stay uncompressed are written as bfloat16" in outcome.errors
+    written = tiny_models.tensors(tmp_path / "out")
+    for layer in range(2):
+        router, query = f"model.layers.{layer}.mlp.gate.weight", f"model.layers.{layer}.self_attn.q_proj.weight"
+        assert equal_bytes(written[router], values[router]) and written[query].dtype == torch.float8_e4m3fn
+    program.run("verify", tmp_path / "out", "--source", model)
 
 
 def test_inspect_and_plan_name_it(sources, samples, tmp_path):
@@ -496,11 +521,31 @@ def test_damaged(name, tensor, change, words, tmp_path):
     ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]), ({"quant_method": 7}, ["quant_method"]),
     ({"quant_method": "fp8", "weight_block_size": [0, 128]}, ["weight_block_size"]), ([], ["quantization_config"]),
     ({"bits": 4}, ["quant_method is missing", "remove quantization_config"]),
+    ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, ["is_marlin_format"]),
 ])
 def test_unknown(config, fragments, sources, tmp_path):
     folder = shutil.copytree(sources("fp8 block").folder, tmp_path / "model")
     tiny_models.rewrite_config(folder, lambda whole: whole.update(quantization_config=config))
     program.fails("oneshot", folder, "--output", tmp_path / "out", *ROUNDING, fragments=fragments)
+
+
+def test_stacked_experts_in_fp8(tmp_path):
+    """Their tensor is named, not a linear that the file does not have."""
+    model = tiny_models.save(tmp_path / "model", "Llama")
+    stacked = "model.layers.0.mlp.experts.gate_up_proj"
+    tensors = tiny_models.tensors(model) | {stacked: torch.ones(2, 16, 16).to(torch.float8_e4m3fn), f"{stacked}_scale_inv": torch.ones(2, 1, 1)}
+    tiny_models.rewrite_tensors(model, tensors)
+    tiny_models.rewrite_config(model, lambda config: config.update(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"}))
+    program.fails("inspect", model, fragments=[stacked, "all experts in one quantized tensor"])
+
+
+def test_zero_points_of_a_byte(tmp_path):
+    compressed = compressed_cases.Compressed("rtn W4A16_ASYM", tmp_path / "case")
+    tensors = tiny_models.tensors(compressed.folder)
+    name = next(name for name in tensors if name.endswith("weight_zero_point"))
+    scale = tensors[name.replace("zero_point", "scale")]
+    tiny_models.rewrite_tensors(compressed.folder, tensors | {name: torch.zeros_like(scale, dtype=torch.int8)})
+    program.fails("inspect", compressed.folder, fragments=[name, "zero points of a byte each"])
 
 
 @pytest.mark.nightly

@@ -186,6 +186,8 @@ TEST(QuantizationConfigTest, RefusesWhatItCannotRead) {
   expect_refused([](Json& o) { o["kv_cache_scheme"] = {{"num_bits", 8}, {"dynamic", true}}; }, "kv_cache_scheme");
   expect_refused([](Json& o) { o["transform_config"] = {{"config_groups", 1}}; }, "transform_config");
   expect_refused([](Json& o) { o["sparsity_config"] = {{"format", "sparse-24-bitmask"}}; }, "sparsity_config");
+  expect_refused([](Json& o) { o["sparsity_config"] = {{"format", "sparse-24-bitmask"}}; }, "sparse-24-bitmask");
+  expect_refused([](Json& o) { o["format"] = "marlin-24"; }, "format marlin-24 is not supported");
   expect_refused([](Json& o) { o["config_groups"] = Json::object(); }, "config_groups");
   expect_refused([](Json& o) { o["config_groups"] = 3; }, "config_groups");
   expect_refused([](Json& o) { o["config_groups"]["group_0"]["format"] = "marlin-24"; }, "marlin-24");

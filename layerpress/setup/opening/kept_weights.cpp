@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/architecture.h"
 #include "layerpress/quant/block_scheme.h"
@@ -72,9 +73,12 @@ bool may_be_exact(const quant::QuantizationScheme& stored, const compression::As
 void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments,
                             const target::Target& target) {
   if (!model.keeps_codes || !target.has_config()) return;
-  const std::set<std::string> beside = beside_values(model, assignments);
+  std::set<std::string> values = beside_values(model, assignments);
+  const graph::Graph& graph = model.traced.graph;
+  for (const graph::NodeId n : graph::weighing_linears(graph))
+    if (const auto matrix = graph::weight_matrix(graph.nodes[n].operation)) values.insert(matrix->weight);
   for (const std::string& name : left_as_they_are(model, model.quantized, assignments))
-    if (model.quantized.at(name).can_be_kept() && beside.count(name) == 0) model.kept.insert(name);
+    if (model.quantized.at(name).can_be_kept() && values.count(name) == 0) model.kept.insert(name);
 }
 
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments) {

@@ -1,7 +1,10 @@
 #include "layerpress/setup/opening/quantized_source.h"
 
+#include <fmt/ranges.h>
+
 #include <utility>
 
+#include "layerpress/checkpoint/strict_json.h"
 #include "layerpress/setup/opening/rewriting.h"
 #include "layerpress/source/gguf_file.h"
 #include "layerpress/source/source_format.h"
@@ -15,6 +18,14 @@ void find_quantized_weights(OpenedModel& opened) {
   for (source::StoredWeight& weight : format->weights(opened.stored)) {
     std::string name = weight.name;
     opened.quantized.emplace(std::move(name), std::move(weight));
+  }
+  for (const std::string& name : opened.stored->names()) {
+    const checkpoint::StoredTensor& stored = opened.stored->spec(name);
+    if (stored.dtype == at::kFloat8_e4m3fn && stored.shape.size() == 3 && opened.quantized.count(name) == 0)
+      throw UnsupportedError(
+          "[source.read] {}: {} {} holds all experts in one quantized tensor, which is not supported; start from a "
+          "checkpoint with a tensor for each, or from the model that it was made of",
+          opened.stored->location().string(), checkpoint::in_quotes(name), stored.shape);
   }
   if (opened.quantized.empty() && !format->may_be_without_weights())
     throw CheckpointError(

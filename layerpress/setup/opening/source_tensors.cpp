@@ -147,9 +147,13 @@ std::vector<std::string> unread_modules_to_ignore(const OpenedModel& model,
   }
   std::vector<std::string> unread;
   for (const std::string& name : model.checkpoint->names()) {
-    if (read.count(name) != 0 || model.kept.count(name) != 0) continue;
+    if (read.count(name) != 0) continue;
     const std::string module = module_of(model.checkpoint->spec(name));
     if (module.empty() || visited.count(module) != 0) continue;
+    if (model.kept.count(name) != 0) {  // its codes have a group of their own
+      visited.insert(module);
+      continue;
+    }
     if (any_matches(targets, {module, {"Linear", "Embedding"}, {}})) unread.push_back(module);
   }
   std::vector<std::string> entries = tables_to_ignore(model, targets);

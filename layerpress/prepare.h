@@ -20,6 +20,7 @@ struct PrepareOptions {
   std::uint64_t seed = 0;
   bool concatenate = false;
   bool use_loss_mask = false;
+  std::int64_t generate = 0;
   std::string model_graph = "auto";
   bool trust_remote_code = false;
   bool download = false;
@@ -33,10 +34,14 @@ struct PrepareOptions {
     field("num-calibration-samples", self.num_calibration_samples, "how many samples to use");
     field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
     field("shuffle", self.shuffle, "take samples in seeded random order");
-    field("seed", self.seed, "seed of --shuffle");
+    field("seed", self.seed, "seed of --shuffle and --generate");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
     field("use-loss-mask", self.use_loss_mask,
           "store which tokens are the assistant's, as the chat template or a column loss_mask marks them");
+    field("generate", self.generate,
+          "add this many samples that the model itself writes, by continuing parts of the others; needs memory for the "
+          "whole "
+          "model and transformers");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());
@@ -48,7 +53,8 @@ struct Prepared {
   std::int64_t tokens = 0;
 };
 
-/// Tokenizes calibration data with a model's tokenizer into a token file that oneshot and eval read without Python.
+/// Tokenizes calibration data with a model's tokenizer into a token file that oneshot and eval read without Python. The samples that
+/// the model writes (`generate`) are the last ones.
 Prepared prepare(const PrepareOptions& options, const RunControl& control = {});
 
 }  // namespace layerpress

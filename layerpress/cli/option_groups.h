@@ -27,7 +27,7 @@ inline const std::vector<OptionGroup>& option_groups() {
        "layerpress oneshot MODEL --output out --dataset data.jsonl --scheme W4A16 --group-size 64 --quality best"},
       {"Data",
        {"dataset", "reference", "dataset-split", "text-column", "num-calibration-samples", "num-samples",
-        "max-seq-length", "shuffle", "seed", "concatenate", "use-loss-mask", "quantize-activations"},
+        "max-seq-length", "shuffle", "seed", "concatenate", "use-loss-mask", "generate", "quantize-activations"},
        "layerpress oneshot MODEL --output out --dataset chats.parquet --text-column messages "
        "--num-calibration-samples 128 --shuffle"},
       {"Comparison", {"source"}, ""},

@@ -390,9 +390,10 @@ def prepare(
     num_calibration_samples: int | None = None,  # how many samples to use
     max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
     shuffle: bool | None = None,  # take samples in seeded random order
-    seed: int | None = None,  # seed of --shuffle
+    seed: int | None = None,  # seed of --shuffle and --generate
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # store which tokens are the assistant's, as the chat template or a column loss_mask marks them
+    generate: int | None = None,  # add this many samples that the model itself writes, by continuing parts of the others; needs memory for the whole model and transformers
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id

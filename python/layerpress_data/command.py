@@ -15,6 +15,10 @@ from .request import Request, parse_request
 def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
     if "decode" in request:
         return decode(request)
+    if "continuations" in request:
+        from .continuations import answer as continuations
+
+        return continuations(request, report)
     if "image_writers" in request:
         return image_writers(request)
     return prepare(parse_request(request))

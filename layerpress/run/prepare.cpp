@@ -27,6 +27,8 @@ void report_step(std::string_view line, const RunControl& control) {
 
 void require_generation(const PrepareOptions& options, const setup::OpenedModel& model) {
   if (options.generate < 0) throw UsageError("[options] --generate must not be negative");
+  if (options.use_loss_mask)
+    throw UsageError("[options] --generate: what the model writes has no loss mask; leave out --use-loss-mask");
   if (model.file_metadata)
     throw UsageError("[options] --generate: transformers must load {}, which is a GGUF file; name the original model",
                      options.model);
@@ -83,7 +85,7 @@ Prepared prepare(const PrepareOptions& options, const RunControl& control) {
         "[options] --output: {} does not end in .safetensors, by which --dataset knows a token file; rename it",
         options.output);
   data::DatasetOptions dataset = run::dataset_options(options);
-  run::warn_of_unused(dataset, control);
+  run::warn_of_unused(dataset, /*draws=*/options.generate != 0, control);
   if (options.download) setup::download_model(options.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);

@@ -78,7 +78,7 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
         "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");
   data::DatasetOptions dataset = dataset_options(options);
   dataset.has_tokenizer = setup.model.has_tokenizer;
-  if (group.is_first()) warn_of_unused(dataset, control);
+  if (group.is_first()) warn_of_unused(dataset, /*draws=*/false, control);
   if (division.own_slices) return load_own_slice(dataset, setup, control);
   const std::filesystem::path& model = setup.model.checkpoint->directory();
   if (group.size() == 1) return data::load_samples(dataset, model, setup.model.traced.vocab_size, control);

@@ -8,8 +8,8 @@
 
 namespace layerpress::run {
 
-void warn_of_unused(const data::DatasetOptions& options, const RunControl& control) {
-  if (options.seed != 0 && !options.shuffle)
+void warn_of_unused(const data::DatasetOptions& options, bool draws, const RunControl& control) {
+  if (options.seed != 0 && !options.shuffle && !draws)
     control.message(LogLevel::kWarning,
                     "[options] --seed has no effect without --shuffle; samples are taken in their order");
   const std::string name = options.split.substr(0, options.split.find('['));

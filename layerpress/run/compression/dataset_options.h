@@ -23,6 +23,7 @@ data::DatasetOptions dataset_options(const Options& options) {
 }
 
 /// Warns of options that have no effect: a split's name beside a file, whose rows are one split, and a seed without a shuffle.
-void warn_of_unused(const data::DatasetOptions& options, const RunControl& control);
+/// `draws`: the seed is for something else, too.
+void warn_of_unused(const data::DatasetOptions& options, bool draws, const RunControl& control);
 
 }  // namespace layerpress::run

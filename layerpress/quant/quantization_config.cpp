@@ -83,7 +83,7 @@ void require_readable(QuantizationScheme scheme, const std::string& where) {
 
 /// The top-level format, which readers use if a group names none; "" where groups must.
 std::string format_at_top(const Json& object, const std::string& where) {
-  const auto format = json_get_or<std::string>(object, "format", where, "");
+  auto format = json_get_or<std::string>(object, "format", where, "");
   if (find_container_format(format) != nullptr) return format;
   if (!format.empty() && format != kMixedFormat && format != kDenseFormat)
     throw UnsupportedError("[quant.config] {}: format {} is not supported; start from the model that it was made of",

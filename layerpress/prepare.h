@@ -39,9 +39,8 @@ struct PrepareOptions {
     field("use-loss-mask", self.use_loss_mask,
           "store which tokens are the assistant's, as the chat template or a column loss_mask marks them");
     field("generate", self.generate,
-          "add this many samples that the model itself writes, by continuing parts of the others; needs memory for the "
-          "whole "
-          "model and transformers");
+          "add this many samples that the model itself writes, by continuing parts of the others to the length of the "
+          "longest; needs transformers, and memory for the whole model");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());

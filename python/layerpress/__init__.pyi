@@ -393,7 +393,7 @@ def prepare(
     seed: int | None = None,  # seed of --shuffle and --generate
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
     use_loss_mask: bool | None = None,  # store which tokens are the assistant's, as the chat template or a column loss_mask marks them
-    generate: int | None = None,  # add this many samples that the model itself writes, by continuing parts of the others; needs memory for the whole model and transformers
+    generate: int | None = None,  # add this many samples that the model itself writes, by continuing parts of the others to the length of the longest; needs transformers, and memory for the whole model
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id

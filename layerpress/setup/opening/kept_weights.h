@@ -11,7 +11,8 @@ namespace layerpress::setup {
 
 /// Chooses what the output has for weights that are stored quantized and that the run leaves as they are: the same codes and scales
 /// in the form of compressed-tensors, or values, where there is no such form, where engines run the weight as one with values, in
-/// routers, which engines load plain, or where values are wanted. A target without a config.json, which says what codes mean, has values. Sets `model.kept`.
+/// routers, which engines load plain, or where values are wanted. A target without a config.json, which says what codes mean, has
+/// values. Sets `model.kept`.
 void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments,
                             const target::Target& target);
 

@@ -31,6 +31,19 @@ std::int64_t CalibrationSet::counted_tokens() const {
   return loss_mask.empty() ? token_count() : std::accumulate(loss_mask.begin(), loss_mask.end(), std::int64_t{0});
 }
 
+void CalibrationSet::append(const CalibrationSet& samples) {
+  const std::int64_t end = token_count();
+  const auto before = static_cast<std::size_t>(sample_count());
+  tokens.insert(tokens.end(), samples.tokens.begin(), samples.tokens.end());
+  loss_mask.insert(loss_mask.end(), samples.loss_mask.begin(), samples.loss_mask.end());
+  for (auto offset = samples.sample_offsets.begin() + 1; offset != samples.sample_offsets.end(); ++offset)
+    sample_offsets.push_back(end + *offset);
+  if (samples.images.empty() && images.empty()) return;
+  images.resize(before);
+  images.insert(images.end(), samples.images.begin(), samples.images.end());
+  images.resize(static_cast<std::size_t>(sample_count()));
+}
+
 std::vector<std::int64_t> CalibrationSet::take_shorter(std::int64_t least) {
   std::vector<std::int64_t> taken;
   CalibrationSet left;

@@ -25,6 +25,8 @@ struct CalibrationSet {
   std::int64_t token_count() const { return sample_offsets.back(); }
   /// Tokens that count.
   std::int64_t counted_tokens() const;
+  /// Adds the samples of another set behind the own ones. Both have loss masks, or neither has.
+  void append(const CalibrationSet& samples);
   /// Takes out the samples with fewer tokens. Returns their places among those of all ranks, or, where these are not known yet, among the
   /// set's own.
   std::vector<std::int64_t> take_shorter(std::int64_t least);

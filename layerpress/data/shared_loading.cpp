@@ -82,17 +82,9 @@ void receive_token(std::int64_t sent, bool masked, CalibrationSet& set) {
 }
 
 void append_samples(Part& part, const CalibrationSet& samples, std::int64_t first_number) {
-  const auto end = static_cast<std::int64_t>(part.set.tokens.size());
-  part.set.tokens.insert(part.set.tokens.end(), samples.tokens.begin(), samples.tokens.end());
-  part.set.loss_mask.insert(part.set.loss_mask.end(), samples.loss_mask.begin(), samples.loss_mask.end());
-  for (std::int64_t sample = 0; sample < samples.sample_count(); ++sample) {
-    part.set.sample_offsets.push_back(end + samples.sample_offsets[static_cast<std::size_t>(sample) + 1]);
+  part.set.append(samples);
+  for (std::int64_t sample = 0; sample < samples.sample_count(); ++sample)
     part.numbers.push_back(first_number + sample);
-  }
-  if (samples.images.empty() && part.set.images.empty()) return;
-  part.set.images.resize(part.numbers.size() - static_cast<std::size_t>(samples.sample_count()));
-  part.set.images.insert(part.set.images.end(), samples.images.begin(), samples.images.end());
-  part.set.images.resize(part.numbers.size());
 }
 
 /// Deals samples of these lengths, longest first, each to the rank with the fewest tokens so far whose count allows one

@@ -67,10 +67,7 @@ void add_continuations(const PrepareOptions& options, const setup::OpenedModel& 
     if (id >= model.traced.vocab_size)
       throw DataError("[data.prepare] the model wrote the token {}, but its vocabulary has {}", id,
                       model.traced.vocab_size);
-  const std::int64_t before = set.token_count();
-  set.tokens.insert(set.tokens.end(), made.tokens.begin(), made.tokens.end());
-  for (auto offset = made.sample_offsets.begin() + 1; offset != made.sample_offsets.end(); ++offset)
-    set.sample_offsets.push_back(before + *offset);
+  set.append(made);
 }
 
 }  // namespace

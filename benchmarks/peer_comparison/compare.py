@@ -72,9 +72,10 @@ def say(text: str) -> None:
 
 
 def measure_limit(job: Job) -> Limit:
-    dtype = "bfloat16" if job.cpu is None else "float32"
-    measured = run_measured([str(PYTHON), str(HERE / "measure_limit.py"), dtype], job.environment)
-    return Limit(dtype, float(measured.output))
+    dtypes = ["bfloat16", "float32"] if job.cpu is None else ["float32"]
+    measured = run_measured([str(PYTHON), str(HERE / "measure_limit.py"), *dtypes], job.environment)
+    dtype, gflops = measured.output.split()
+    return Limit(dtype, float(gflops))
 
 
 def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: dict) -> None:

@@ -43,7 +43,7 @@ void widen_some(const T* values, std::int64_t count, Eight& result) {
 }
 
 /// rows[i] becomes what stood in place i of every row.
-void transpose(Eight (&rows)[kSide]) {
+[[gnu::always_inline]] inline void transpose(Eight (&rows)[kSide]) {
   Eight other[kSide];
   for (int i = 0; i < kSide; i += 2) {
     other[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -62,11 +62,28 @@ void transpose(Eight (&rows)[kSide]) {
   for (int i = 0; i < kSide; ++i) rows[i] = other[i];
 }
 
+/// Columns [first, first + kSide) of the panel, all of which exist, for the first steps of the depth, a multiple of kSide.
+template <typename T>
+void pack_squares(const StoredRows& rows, std::int64_t first, std::int64_t depth, std::int64_t width, float* panel) {
+  const T* values = row_of<T>(rows, first);
+  for (std::int64_t d = 0; d < depth; d += kSide) {
+    Eight block[kSide];
+    for (std::int64_t r = 0; r < kSide; ++r) widen_eight(values + r * rows.stride + d, block[r]);
+    transpose(block);
+    for (std::int64_t i = 0; i < kSide; ++i) std::memcpy(panel + (d + i) * width + first, &block[i], sizeof(Eight));
+  }
+}
+
 /// Columns [first, first + lanes) of the panel, of which rows.count may exist.
 template <typename T>
 void pack_lanes(const StoredRows& rows, std::int64_t first, std::int64_t depth, std::int64_t width, float* panel) {
   const std::int64_t lanes = width - first < kSide ? width - first : kSide;
-  for (std::int64_t d = 0; d < depth; d += kSide) {
+  std::int64_t squares = 0;
+  if (lanes == kSide && first + kSide <= rows.count) {
+    squares = depth / kSide * kSide;
+    pack_squares<T>(rows, first, squares, width, panel);
+  }
+  for (std::int64_t d = squares; d < depth; d += kSide) {
     const std::int64_t count = depth - d < kSide ? depth - d : kSide;
     Eight block[kSide] = {};
     for (std::int64_t r = 0; r < lanes && first + r < rows.count; ++r)

@@ -115,11 +115,14 @@ class PackedChunk {
 /// A tile's place: left panel, right panel.
 using PanelPair = std::pair<std::int64_t, std::int64_t>;
 
+/// By bands of right panels, which stay in the second-level cache for all left ones.
 std::vector<PanelPair> tiles_of(const Panels& left, const Panels& right, bool triangle) {
+  constexpr std::int64_t kBand = 8;
   std::vector<PanelPair> tiles;
-  for (std::int64_t i = left.first; i < left.last; ++i)
-    for (std::int64_t j = triangle ? std::max(i, right.first) : right.first; j < right.last; ++j)
-      tiles.emplace_back(i, j);
+  for (std::int64_t band = right.first; band < right.last; band += kBand)
+    for (std::int64_t i = left.first; i < left.last; ++i)
+      for (std::int64_t j = triangle ? std::max(i, band) : band; j < std::min(band + kBand, right.last); ++j)
+        tiles.emplace_back(i, j);
   return tiles;
 }
 

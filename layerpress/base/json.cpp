@@ -14,7 +14,8 @@ namespace {
 /// object's members, and headers have tens of thousands.
 class Inspector : public nlohmann::json_sax<Json> {
  public:
-  Inspector(const std::string& where, const JsonRules& rules) : where_(where), rules_(rules) {}
+  Inspector(const std::string& where, const JsonRules& rules, std::size_t size)
+      : where_(where), rules_(rules), size_(size) {}
 
   bool null() override { return count(); }
   bool boolean(bool) override { return count(); }
@@ -45,6 +46,8 @@ class Inspector : public nlohmann::json_sax<Json> {
     constexpr int kNumberOutOfRange = 406;
     if (error.id == kNumberOutOfRange)
       throw CheckpointError("[json] {}: not valid JSON: a number is out of range", where_);
+    if (byte > size_)
+      throw CheckpointError("[json] {}: not valid JSON: it ends at byte {}, before it is complete", where_, size_);
     throw CheckpointError("[json] {}: not valid JSON at byte {}", where_, byte);
   }
 
@@ -63,6 +66,7 @@ class Inspector : public nlohmann::json_sax<Json> {
   }
   const std::string& where_;
   const JsonRules& rules_;
+  const std::size_t size_;
   int depth_ = 0;
   std::size_t values_ = 0;
   std::vector<std::set<std::string>> keys_;  // of the enclosing objects
@@ -71,7 +75,7 @@ class Inspector : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where, const JsonRules& rules) {
-  Inspector inspector(where, rules);
+  Inspector inspector(where, rules, text.size());
   Json::sax_parse(text.begin(), text.end(), &inspector);
   return Json::parse(text.begin(), text.end());
 }

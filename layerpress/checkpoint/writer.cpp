@@ -277,16 +277,4 @@ void CheckpointWriter::write_index() {
   index_written_ = true;
 }
 
-void write_companions(const Checkpoint& source, const Json& config, const std::filesystem::path& directory,
-                      const std::vector<std::string>& without) {
-  write_text_file(directory / "config.json", config.dump(2) + "\n");
-  for (const std::filesystem::path& file : source.companion_files()) {
-    if (std::find(without.begin(), without.end(), file.string()) != without.end()) continue;
-    if (file.has_parent_path()) std::filesystem::create_directories(directory / file.parent_path());
-    // Copied through the mapping: links of a download cache become regular files, synced and writable.
-    const auto content = MappedFile::open(source.directory() / file);
-    write_text_file(directory / file, {reinterpret_cast<const char*>(content->data()), content->size()});
-  }
-}
-
 }  // namespace layerpress::checkpoint

@@ -112,9 +112,4 @@ class CheckpointWriter {
   bool index_written_ = false;
 };
 
-/// Writes `config` as config.json (indent 2, sorted keys, newline) into `directory` and copies the companion files of
-/// `source` (following links) except those named in `without`.
-void write_companions(const Checkpoint& source, const Json& config, const std::filesystem::path& directory,
-                      const std::vector<std::string>& without = {});
-
 }  // namespace layerpress::checkpoint

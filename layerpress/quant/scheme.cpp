@@ -288,8 +288,10 @@ Json to_json(const QuantizationArgs& args) {
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where) {
   if (object.is_array())
     throw RecipeError(
-        "[quant.scheme] {}: a list of targets is not a config group; name presets with scheme: {{W4A16: {}}}", where,
-        quoted_value(object));
+        "[quant.scheme] {}: a list ({}) is no config group, which has targets and weights; a preset for a list of "
+        "targets is "
+        "written scheme: {{W4A16: [Linear]}}",
+        where, quoted_value(object));
   if (!object.is_object())
     throw RecipeError("[quant.scheme] {}: expected a mapping with targets and weights, found {}", where,
                       quoted_value(object));

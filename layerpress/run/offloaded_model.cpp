@@ -12,6 +12,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/checkpoint/element_types.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/checkpoint/writer.h"

@@ -16,6 +16,7 @@
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/system/memory_sampler.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/output/measurement_log.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
@@ -58,8 +59,9 @@ struct Claim {
   const setup::RunSetup& setup() const { return *settled.setup; }
 };
 
-/// Refuses before the data is read what the result's files cannot hold.
+/// Refuses before the data is read what the result's files cannot hold, and what cannot be copied beside them.
 void require_layout(const setup::RunSetup& setup) {
+  if (setup.target->has_config()) checkpoint::require_companions(*setup.model.checkpoint);
   output::layout_of(setup, output::output_parts(setup, {}), setup::kUnlimited, 1);
 }
 

@@ -7,6 +7,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/compression/edit.h"
 #include "layerpress/compression/transform.h"
@@ -239,9 +240,8 @@ bool has_tokens(const std::filesystem::path& file) {
 void check_companions(const checkpoint::Checkpoint& stored, bool has_source, verification::Findings& findings) {
   if (stored.directory().empty()) return;
   const std::vector<std::filesystem::path> files = stored.companion_files();
-  for (const std::filesystem::path& file : files)
-    if (file.extension() == ".json" && !Json::accept(read_text_file(stored.directory() / file)))
-      findings.fault("files", file.string(), "is no JSON; copy it from the original again");
+  for (const std::filesystem::path& file : checkpoint::damaged_companions(stored))
+    findings.fault("files", file.string(), "is no JSON; copy it from the original again");
   if (!has_source && std::none_of(files.begin(), files.end(), has_tokens))
     findings.warning("files", stored.directory().string(),
                      "has no tokenizer, without which no engine reads text; copy it from the original");

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <set>
 #include <system_error>
 #include <thread>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/files/checksum.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/data/row_slice.h"
 
 namespace layerpress::setup {
@@ -35,16 +35,6 @@ Json fingerprint(const fs::path& path) {
   return {{"size", file->size()}, {"checksum", checksum.text()}};
 }
 
-/// Whether text or images become something else if the file is another one.
-bool is_read(const fs::path& companion) {
-  static const std::set<std::string> kKinds = {".jinja", ".model", ".py", ".tiktoken"};
-  const std::string name = companion.filename().string();
-  const auto begins = [&](const char* start) { return name.starts_with(start); };
-  return kKinds.contains(companion.extension().string()) || name.ends_with("processor_config.json") ||
-         begins("tokenizer") || begins("vocab") || begins("merges") || begins("special_tokens_map") ||
-         begins("added_tokens") || begins("chat_template");
-}
-
 /// Hosts may have their own copies with different modification times, but the contents must be the same.
 Json model_files(const OpenedModel& model) {
   Json files = Json::object();
@@ -52,7 +42,7 @@ Json model_files(const OpenedModel& model) {
   for (const fs::path& path : stored.weight_files()) files[path.filename().string()] = fingerprint(path);
   if (!stored.directory().empty())
     for (const fs::path& path : stored.companion_files())
-      if (is_read(path)) files[path.string()] = fingerprint(stored.directory() / path);
+      if (checkpoint::is_preprocessing_file(path)) files[path.string()] = fingerprint(stored.directory() / path);
   files["config.json"] = checksum_of_config(model);
   return files;
 }

@@ -1,4 +1,4 @@
-#include "layerpress/checkpoint/writer.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/quantization_config.h"
 #include "layerpress/quant/rounding/observer.h"

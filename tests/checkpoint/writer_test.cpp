@@ -322,29 +322,5 @@ TEST(CheckpointWriter, SyncsWhileOthersWrite) {
   expect_holds(*open_written(folder), tensors);
 }
 
-TEST(WriteCompanions, CopiesWhatBelongsToTheModel) {
-  const TemporaryFolder source;
-  const TemporaryFolder target;
-  write_safetensors(source / "model.safetensors", {{"a", at::zeros({1})}});
-  source.write("config.json", R"({"model_type":"llama"})");
-  source.write("empty.txt", "");
-  source.write("recipe.yaml", "old");
-  source.write("additional_chat_templates/rag.jinja", "{{ documents }}");
-  const auto blob = source.write("blobs/tokenizer", "{\"tokens\":[]}");
-  fs::create_symlink(blob, source / "tokenizer.json");
-  fs::permissions(blob, fs::perms::owner_read);
-  const auto checkpoint = Checkpoint::open(source.path());
-  write_companions(*checkpoint, {{"z", 1}, {"a", {{"b", 2}}}}, target.path(), {"recipe.yaml"});
-
-  EXPECT_EQ(read_bytes(target / "config.json"), "{\n  \"a\": {\n    \"b\": 2\n  },\n  \"z\": 1\n}\n");
-  EXPECT_EQ(read_bytes(target / "tokenizer.json"), "{\"tokens\":[]}");
-  EXPECT_FALSE(fs::is_symlink(target / "tokenizer.json"));
-  EXPECT_TRUE(fs::exists(target / "empty.txt"));
-  EXPECT_EQ(read_bytes(target / "additional_chat_templates/rag.jinja"), "{{ documents }}");
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(target.path())) names.insert(entry.path().filename());
-  EXPECT_EQ(names, (std::set<std::string>{"additional_chat_templates", "config.json", "empty.txt", "tokenizer.json"}));
-}
-
 }  // namespace
 }  // namespace layerpress::checkpoint

@@ -138,8 +138,9 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
 }
 
 /// The cheap part of `verify` for a folder that this run has written: headers, names and shapes of all tensors, config.json against them,
-/// scales. Reads no codes. Nothing of other targets.
-verification::Findings check_written(const setup::RunSetup& setup, const std::filesystem::path& folder) {
+/// scales. Reads no codes. Nothing of other targets. Findings name the folder as `output`, which it is about to become.
+verification::Findings check_written(const setup::RunSetup& setup, const std::filesystem::path& folder,
+                                     const std::string& output) {
   verification::Findings findings;
   if (!setup.target->has_config()) return findings;
   try {
@@ -152,7 +153,10 @@ verification::Findings check_written(const setup::RunSetup& setup, const std::fi
     verification::check_routers(subject, findings);
     for (const auto& [name, weight] : written.quantized) verification::check_scales(*written.stored, weight, findings);
   } catch (const CheckpointError& error) {
-    findings.fault("files", folder.string(), error.what());
+    std::string what = error.what();
+    if (const std::size_t at = what.find(folder.string()); at != std::string::npos)
+      what.replace(at, folder.string().size(), output);
+    findings.fault("files", output, what);
   }
   return findings;
 }
@@ -190,7 +194,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
         .card = [&] { return model_card(rank.options, work.setup, summary); }};
     work.setup.target->write_others(finished, folder.path());
     output::OutputWriter::remove_scratch(folder.path());
-    add_findings(rank, check_written(work.setup, folder.path()), summary);
+    add_findings(rank, check_written(work.setup, folder.path(), rank.options.output), summary);
     rank.control.check_stop();
     write_importance(rank.options, folder);
     folder.commit();

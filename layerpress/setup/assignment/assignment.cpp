@@ -348,8 +348,10 @@ void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
     return;
   if (assignments.stored_alike.empty())
     throw RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers));
-  throw RecipeError("[recipe.check] all {} targets are already stored in the recipe's scheme; nothing would be done",
-                    assignments.stored_alike.size());
+  throw RecipeError(
+      "[recipe.check] all {} targets are already stored in the recipe's scheme, so nothing would be done; "
+      "use the model as it is, or choose another scheme",
+      assignments.stored_alike.size());
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ __m512i quarters(__m512i a, __m512i b) {
 }
 
 /// Transposes 16 x 16 pairs: rows[i] becomes element i of every row.
-void transpose(__m512i (&rows)[kLanes]) {
+[[gnu::always_inline]] inline void transpose(__m512i (&rows)[kLanes]) {
   __m512i other[kLanes];
   for (int i = 0; i < kLanes; i += 2) {
     other[i] = _mm512_maskz_unpacklo_epi32(0xFFFF, rows[i], rows[i + 1]);

@@ -63,14 +63,6 @@ bool MeasurementLog::is_there(const std::string& output) {
   return fs::exists(path_for(output), failure);
 }
 
-void MeasurementLog::require_none(const OneshotOptions& options, dist::Group& group) {
-  if (!group.is_first() || options.resume || options.overwrite || !is_there(options.output)) return;
-  throw UsageError(
-      "[output] {}: an earlier run did not finish what it measures first; continue it with --resume or start over with "
-      "--overwrite",
-      options.output);
-}
-
 void MeasurementLog::remove(const std::string& output) noexcept {
   std::error_code ignored;
   fs::remove(path_for(output), ignored);

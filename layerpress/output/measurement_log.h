@@ -32,8 +32,6 @@ class MeasurementLog {
   bool keeps_any() const { return journal_.has_value(); }
 
   static bool is_there(const std::string& output);
-  /// Throws UsageError if an earlier measurement is neither continued nor overwritten. Collective.
-  static void require_none(const OneshotOptions& options, dist::Group& group);
   static void remove(const std::string& output) noexcept;
 
  private:

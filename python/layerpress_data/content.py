@@ -90,9 +90,12 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
 
 def missing_column(place: str, columns: Any, text_column: str) -> DataError:
     """The error for data without a usable column; it names the existing ones."""
-    names = ", ".join(f"'{name}'" for name in list(columns)[:20]) or "none"
+    columns = list(columns)
+    names = ", ".join(f"'{name}'" for name in columns[:20]) or "none"
     named = (text_column,) if text_column != DEFAULT_TEXT_COLUMN else wanted_columns(text_column)
     wanted = ", ".join(f"'{name}'" for name in named)
+    if len(columns) == 1 and any(mark in names for mark in ";\t|"):
+        return DataError(f"{place}: no column {wanted}, but one column {names}: separate columns by commas")
     return DataError(f"{place}: no column {wanted}; the columns there are {names}: name the text with --text-column")
 
 

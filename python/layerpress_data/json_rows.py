@@ -32,8 +32,9 @@ class JsonLines(RecordFile):
         try:
             values = json.loads(text, object_pairs_hook=_without_repetition)
         except (ValueError, RecursionError) as fault:
+            what = f"{fault.msg} at character {fault.pos + 1}" if isinstance(fault, json.JSONDecodeError) else one_line(fault, 120)
             raise DataError(
-                f"{self.name}, line {line}: not JSON ({one_line(fault, 120)}): each line must be one JSON object"
+                f"{self.name}, line {line}: not JSON ({what}): each line must be one JSON object"
             ) from None
         if not isinstance(values, dict):
             raise DataError(f"{self.name}, line {line}: a JSON {type(values).__name__}, not an object")

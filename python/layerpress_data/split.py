@@ -11,7 +11,7 @@ _SPLIT = re.compile(r"([^\[\]+]*)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 
 
 class Split(NamedTuple):
-    """`start` and `stop` as they are written: rows from 0, as in a Python slice, or percent of all rows."""
+    """`start` and `stop` as they are written: rows from 0, as in a Python slice, or percent of all rows. Both are in percent if one is."""
 
     name: str
     start: Optional[str] = None
@@ -24,13 +24,15 @@ class Split(NamedTuple):
 
     def rows(self, count: int) -> range:
         """The rows of the slice, of `count`."""
-        return range(count)[slice(_row(self.start, count), _row(self.stop, count))]
+        in_percent = any(bound is not None and bound.endswith("%") for bound in (self.start, self.stop))
+        return range(count)[slice(*(_row(bound, count, in_percent) for bound in (self.start, self.stop)))]
 
 
-def _row(bound: Optional[str], count: int) -> Optional[int]:
-    if bound is None or not bound.endswith("%"):
-        return None if bound is None else int(bound)
-    return round(int(bound[:-1]) * count / 100)  # as `datasets` rounds
+def _row(bound: Optional[str], count: int, in_percent: bool) -> Optional[int]:
+    if bound is None:
+        return None
+    number = int(bound.removesuffix("%"))
+    return round(number * count / 100) if in_percent else number  # as `datasets` rounds
 
 
 def parse_split(text: str) -> Split:

@@ -102,6 +102,15 @@ def test_smallest_budget(mode, large, results):
     assert measured.peak_bytes <= count, f"{measured.peak_bytes / MIB:.0f} MiB of {text}"
 
 
+def test_smallest_budget_of_a_choice_of_schemes(large, results):
+    """Enough for what is measured, too: models with rounded weights, beside each other."""
+    arguments = [*planned_runs.data(large.parent, 16, 256), "--target-bits", "6", "--schemes", "W4A16,W8A16", "--threads", "2"]
+    planned = plan(large, results / "out", *arguments)
+    # Room for values that need not go to the disk is what a budget in between would be used for.
+    assert planned["smallest_budget_bytes"] < max(step["peak_bytes"] for step in planned["measurement"]) - 4 * MIB
+    plan(large, results / "out", *arguments, "--memory-budget", planned["smallest_budget_bytes"])
+
+
 def test_smallest_budget_of_unequal_layers(large, results, tmp_path):
     """It is enough however the experts that stay are divided among layers, and less is refused before anything is measured."""
     stages = {"a_stage": {"m_modifiers": {"REAPPruningModifier": {"sparsity": 0.5, "uniform": False}}},

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import deep_model, program, tiny_models
 from support.ranked_runs import RankedRun
-from support.watched_runs import WatchedRun, contents, differing, journal_line, measured, measured_records, unfinished
+from support.watched_runs import WatchedRun, contents, differing, journal_line, killed, measured, measured_records, unfinished
 
 CHOICE = ["--schemes", "W4A16,W8A16,none", "--target-bits", "7", "--group-size", "32"]
 
@@ -76,6 +76,15 @@ def test_experts(uniform, experts, results, tmp_path):
     arguments = [*recipe(tmp_path, "REAPPruningModifier", sparsity=0.5, uniform=uniform), *data(experts)]
     check(experts, results / "out", *arguments, records=3, expected=undisturbed(experts, tmp_path / "first", *arguments),
           said=lambda before: f"{sum(record['part'] == 'experts' for record in before)} of 6 layers with experts are measured already")
+
+
+def test_another_run_that_did_not_finish(experts, results, tmp_path):
+    """It is named before anything is measured."""
+    out = results / "out"
+    killed(experts, out, *recipe(tmp_path, "ConstantPruningModifier", targets=["re:.*up_proj"]), *data(experts), subgraphs=1)
+    outcome = program.fails("oneshot", experts, "--output", out, *recipe(tmp_path, "REAPPruningModifier", sparsity=0.5), *data(experts),
+                            fragments=["an earlier run did not finish", "--overwrite"], code=2)
+    assert "measuring" not in outcome.errors and list(results.iterdir()) == [unfinished(out)]
 
 
 def test_sparsities(deep, results, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import datasets
 import pytest
 from layerpress_data.order import shuffled_order, splitmix64
 from layerpress_data.split import Split, parse_split
@@ -192,3 +193,10 @@ def test_concatenation_tokenizes_no_row_too_many(words):
 )
 def test_split(text, expected):
     assert parse_split(text) == expected
+
+
+@pytest.mark.parametrize("text", ["train[10%:20%]", "train[10:20%]", "train[10%:20]", "train[-20%:]", "train[:33%]", "train[5:-3]"])
+def test_slices_are_those_of_datasets(text):
+    (expected,) = datasets.ReadInstruction.from_spec(text).to_absolute({"train": 53})
+    rows = parse_split(text).rows(53)
+    assert (rows.start, rows.stop) == (expected.from_, expected.to)

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "layerpress-work-";
 /// A younger folder may be one that its process has not locked yet.
-constexpr std::time_t kLeastAge = 60;
+constexpr std::time_t kLeastAge = 10;
 
 /// Holds the folder's lock; -1: another process has it, or there is no such folder.
 Descriptor locked(const fs::path& folder) {

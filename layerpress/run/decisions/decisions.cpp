@@ -133,7 +133,7 @@ recipe::Recipe decide(Rank& rank, const setup::RunSetup& setup, std::optional<Ca
     if (decision == nullptr) continue;
     if (!calibration) {
       setup::OpenedModel changed = changed_model(rank.options, setup);
-      output::MeasurementLog::require_none(rank.options, rank.group);
+      require_output(rank.options, setup, rank.group);
       setup::require_same_request(rank.options, setup, rank.group);
       if (setup.placement.device.is_cpu()) binding = rank.group.bind_threads(setup.threads);
       calibration = load_calibration(rank, setup, setup::agree_on_data(rank.options.dataset_split, rank.group));

@@ -8,6 +8,7 @@
 
 #include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/text.h"
+#include "layerpress/output/run_folder.h"
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/sinks/report_sink.h"
 #include "layerpress/plan/machine_rates.h"
@@ -104,6 +105,20 @@ Measurement measured(Rank& rank, Work& work, Earlier earlier, output::Measuremen
 }
 
 }  // namespace
+
+void require_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group) {
+  const output::RunFolder folder(options, setup, group);
+  if (!group.is_first() || options.resume || options.overwrite) return;
+  if (const auto found = find_unfinished_run(options.output))
+    output::RunFolder::refuse_unfinished(options.output, *found);
+  if (output::MeasurementLog::is_there(options.output))
+    throw UsageError(
+        "[output] {}: an earlier run did not finish what it measures first; continue it with --resume or start over "
+        "with "
+        "--overwrite",
+        options.output);
+  PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
+}
 
 void require_memory(const plan::RunPlan& plan, const setup::RunSetup& setup, const char* what) {
   const plan::Memory& peak = plan.memory.peak;

@@ -28,6 +28,9 @@ struct MeasuringStep {
   const setup::RunSetup& setup;
   plan::RunPlan plan;
 };
+/// Refuses before the measurement what would refuse the run's output after it, such as an earlier run that did not finish. Called by all
+/// ranks. Throws UsageError.
+void require_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group);
 /// Throws MemoryError if a plan with the least memory exceeds the budgets. `what`: for the message, "what the schemes cost".
 void require_memory(const plan::RunPlan& plan, const setup::RunSetup& setup, const char* what);
 /// For a plan; estimates the time on this machine. `model`: a file or folder on the disk that is read.

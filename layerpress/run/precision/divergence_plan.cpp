@@ -21,12 +21,12 @@ constexpr std::uint64_t kOtherProducts = 6 * plan::kMebibyte;
 class DivergencePlanner {
  public:
   DivergencePlanner(const Disturbances& disturbances, const plan::PlanInput& input,
-                    const std::vector<execution::Batch>& batches, std::uint64_t store_bytes)
+                    const std::vector<execution::Batch>& batches, std::uint64_t baseline, std::uint64_t store_bytes)
       : disturbances_(disturbances),
         graph_(input.run.model.traced.graph),
         matrices_(matrices_of(graph_)),
         request_{.input = input, .batches = batches},
-        baseline_(plan::process_baseline(*input.run.pipeline, graph_) + kOtherProducts),
+        baseline_(baseline),
         store_bytes_(store_bytes) {}
 
   plan::MemoryPlan plan() {
@@ -156,8 +156,10 @@ plan::RunPlan plan_divergences(const Disturbances& disturbances, const std::vect
   plan::RunPlan plan;
   plan.batches = plan::batches_of(samples, kDivergenceBatch, served.model.traced.graph);
   if (plan.batches.empty()) return plan;
+  // Once: it is measured, and a page more would make the same budget too small.
+  const std::uint64_t baseline = plan::process_baseline(*served.pipeline, served.model.traced.graph) + kOtherProducts;
   const auto memory_with = [&](std::uint64_t store) {
-    return DivergencePlanner(disturbances, input, plan.batches, store).plan();
+    return DivergencePlanner(disturbances, input, plan.batches, baseline, store).plan();
   };
   constexpr std::uint64_t kLeastStore = 16 << 20;  // of values between stages; up to an eighth of the budget is added
   const std::uint64_t least = memory_with(kLeastStore).peak.host;

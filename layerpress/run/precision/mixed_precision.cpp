@@ -255,16 +255,6 @@ void require_space(const OneshotOptions& options, const MeasuredUnits& units, st
         options.output, format_bytes(bytes), format_bytes(space.available));
 }
 
-/// Refuses first what would refuse the run's output after the measurement.
-void check_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group) {
-  const output::RunFolder folder(options, setup, group);
-  if (!group.is_first() || options.resume || options.overwrite) return;
-  if (const auto found = find_unfinished_run(options.output))
-    output::RunFolder::refuse_unfinished(options.output, *found);
-  output::MeasurementLog::require_none(options, group);
-  PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
-}
-
 /// All that the measurement refers to.
 struct Measured {
   SchemeComparison comparison;
@@ -346,7 +336,7 @@ MixedPrecision measured_precision(OneshotOptions options, const RunControl& cont
   Rank rank{options, control, group};
   Measured measured = prepare(rank);
   if (writes) {
-    check_output(options, measured.comparison.setup(), group);
+    require_output(options, measured.comparison.setup(), group);
     if (group.is_first()) require_space(options, measured.units, measured.others);
     check_following(rank, measured);
   }

@@ -33,9 +33,10 @@ std::string time_text(double seconds) {
 
 /// `measured`: whether data has been measured before.
 std::string announcement_text(const Work& work, bool measured, double seconds) {
-  std::string text = work.all_samples > 0 ? fmt::format(", {} samples ({} tokens)", work.all_samples, work.all_tokens)
-                     : measured           ? ", without further data"
-                                          : ", without data";
+  std::string text = measured ? ", without further data" : ", without data";
+  if (work.all_samples > 0)
+    text = fmt::format(", {} ({})", counted(static_cast<std::uint64_t>(work.all_samples), "sample"),
+                       counted(static_cast<std::uint64_t>(work.all_tokens), "token"));
   const plan::Memory& peak = work.plan.memory.peak;
   text += fmt::format(", on {}; plan: {} of memory{}", place_text(work.setup), format_bytes(peak.host),
                       work.setup.ranks > 1 ? " for each rank" : "");

@@ -361,7 +361,7 @@ OneshotSummary oneshot(const OneshotOptions& given, const RunControl& control, D
     std::uint64_t measuring_bytes = 0;
     if (run::asks_for_mixed_precision(options)) {
       MemorySampler sampler;
-      chosen = run::choose_precision(options, own, group, /*writes=*/true);
+      chosen = run::choose_as_given(given, [&] { return run::choose_precision(options, own, group, /*writes=*/true); });
       measuring_bytes = sampler.peak_bytes();
       return_freed_memory();  // which the plan of the run would count as the process's own
     }
@@ -386,7 +386,8 @@ Json plan_oneshot(const OneshotOptions& given, const RunControl& control, Distri
     run::fetch_model(options, group, own);
     Json decision, measurement = Json::array();
     if (run::asks_for_mixed_precision(options)) {
-      run::PlannedPrecision planned = run::plan_precision(options, own, group);
+      run::PlannedPrecision planned =
+          run::choose_as_given(given, [&] { return run::plan_precision(options, own, group); });
       options = std::move(planned.assumed.options);
       decision = std::move(planned.assumed.decision);
       measurement = std::move(planned.steps);

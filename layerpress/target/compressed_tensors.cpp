@@ -80,9 +80,9 @@ class CompressedTensorsTarget final : public Target {
                                            bool compresses_embeddings) const override {
     return vllm_vocabulary_gaps(model_type, unties, compresses_embeddings);
   }
-  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes,
+  Serving serving(const std::string& output, const std::vector<CompressedShape>& modules,
                   const CompressedParts& parts) const override {
-    return vllm_serving(output, schemes, parts);
+    return vllm_serving(output, modules, parts);
   }
 };
 

@@ -150,7 +150,7 @@ class GgufTarget final : public Target {
   std::optional<std::string> cache_gap(const quant::QuantizationArgs&) const override { return std::nullopt; }
   std::string sparsity_gap(std::int64_t, std::int64_t) const override { return ""; }
   std::vector<std::string> vocabulary_gaps(const std::string&, bool, bool) const override { return {}; }
-  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&,
+  Serving serving(const std::string& output, const std::vector<CompressedShape>&,
                   const CompressedParts&) const override {
     const std::string first = parts_.empty() ? "" : "/" + shell_word(parts_) + "-00001-of-*.gguf";
     return {"llama-server -m " + shell_word(output) + first,

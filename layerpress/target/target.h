@@ -34,6 +34,13 @@ struct CompressedParts {
   std::optional<quant::QuantizationArgs> cache{};  ///< of keys and values
 };
 
+/// The scheme of some compressed modules and the shape of their weights.
+struct CompressedShape {
+  quant::QuantizationScheme scheme;
+  std::int64_t rows = 0, columns = 0;
+  bool operator==(const CompressedShape&) const = default;
+};
+
 /// How a result is served.
 struct Serving {
   std::string command;
@@ -107,8 +114,8 @@ class Target {
   /// apart from the embedding's only in the result.
   virtual std::vector<std::string> vocabulary_gaps(const std::string& model_type, bool unties,
                                                    bool compresses_embeddings) const = 0;
-  /// `schemes`: of all compressed modules.
-  virtual Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes,
+  /// `modules`: all schemes and shapes that are compressed.
+  virtual Serving serving(const std::string& output, const std::vector<CompressedShape>& modules,
                           const CompressedParts& parts) const = 0;
 };
 

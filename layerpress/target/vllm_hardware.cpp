@@ -95,9 +95,6 @@ std::string hardware_text(const Requirement& need) {
   return gpu_text(need) + processor;
 }
 
-/// A weight shape that every kernel takes, so that only the scheme decides: the shapes of modules are checked elsewhere.
-constexpr std::int64_t kFittingRows = 1024, kFittingColumns = 3 * 5 * 7 * 1024;
-
 /// Whether transformers loads no experts in this scheme: of integers, it merges those that are packed and symmetric.
 bool transformers_lacks_experts(const QuantizationScheme& scheme) {
   return scheme.weights && scheme.weights->type == NumberType::kInt &&
@@ -106,18 +103,21 @@ bool transformers_lacks_experts(const QuantizationScheme& scheme) {
 
 }  // namespace
 
-Serving vllm_serving(const std::string& output, const std::vector<QuantizationScheme>& schemes,
+Serving vllm_serving(const std::string& output, const std::vector<CompressedShape>& modules,
                      const CompressedParts& parts) {
   const auto unserved = [&](const std::string& gap) -> Serving {
-    if (parts.experts && std::any_of(schemes.begin(), schemes.end(), transformers_lacks_experts))
-      return {"no vLLM kernel, and transformers loads no such experts", "an engine that is not known: " + gap};
+    constexpr const char* kUnknown = "an engine that is not known: ";
+    if (gap.starts_with(kNotInTransformers))
+      return {"no vLLM kernel, and transformers does not load it", kUnknown + gap};
+    if (parts.experts && std::ranges::any_of(modules, transformers_lacks_experts, &CompressedShape::scheme))
+      return {"no vLLM kernel, and transformers loads no such experts", kUnknown + gap};
     return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + gap};
   };
   if (const auto gap = parts.cache ? vllm_cache_gap(*parts.cache) : std::nullopt) return unserved(*gap);
   std::optional<Requirement> need;
-  for (const QuantizationScheme& scheme : schemes) {
+  for (const auto& [scheme, rows, columns] : modules) {
     if (!scheme.weights) continue;
-    const std::optional<std::string> gap = vllm_kernel_gap(scheme, kFittingRows, kFittingColumns);
+    const std::optional<std::string> gap = vllm_kernel_gap(scheme, rows, columns);
     const bool hopper_only = gap && gap->find(kHopperOnly) != std::string::npos;
     const bool has_integers = scheme.weights->type == NumberType::kInt;
     if (gap && !hopper_only) return unserved(*gap);

@@ -91,9 +91,8 @@ Gap fp8_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t co
   if (block_rows != 128 || block_columns != 128)
     return fmt::format("fp8 blocks of {} x {} have no common vLLM kernel; use 128 x 128", block_rows, block_columns);
   if (rows % 128 != 0 || columns % 128 != 0)
-    return fmt::format(
-        "vLLM and transformers need multiples of 128 for fp8 blocks, but the weight is {} x {}; use FP8_DYNAMIC", rows,
-        columns);
+    return fmt::format("{} multiples of 128 for fp8 blocks, but the weight is {} x {}; use FP8_DYNAMIC",
+                       kNotInTransformers, rows, columns);
   return std::nullopt;
 }
 

@@ -11,6 +11,8 @@ namespace layerpress::target {
 
 /// Part of the reason where Hopper GPUs alone have a kernel.
 inline constexpr const char* kHopperOnly = "on Hopper GPUs only";
+/// Begins a gap that transformers has, too.
+inline constexpr const char* kNotInTransformers = "vLLM and transformers need";
 
 /// The reason why no common vLLM kernel runs a linear of this scheme and shape ("3-bit weights have no common vLLM
 /// kernel ..."), or nothing if one does. Facts as of vLLM 0.33 (2, 3, 5, 6, 7 bits; group size 16; FP8_BLOCK with N or

@@ -66,7 +66,8 @@ def test_a_recipe_says_the_same(model, made, samples, results, tmp_path):
     ({"target_bits": 7, "bits": 4}, [], [], ["unknown argument 'bits'"]),
     ({"target_bits": "few"}, [], [], ["target_bits"]),
     ({"target_bits": 7, "schemes": 5}, [], [], ["schemes must be a word or a list of words"]),
-    ({}, [], [], ["requires --target-bits or --target-size"]),
+    ({}, [], [], ["MixedPrecisionModifier: schemes requires target_bits or target_size"]),
+    ({"target_bits": 4}, [], [], ["MixedPrecisionModifier: target_bits: 4 is below the 4.5", "the smallest of schemes"]),
     ({"target_bits": 7}, [], ["--target-bits", "5", "--schemes", "W4A16"], ["--schemes and --recipe"]),
 ])
 def test_refused_recipes(arguments, others, options, fragments, model, samples, results, tmp_path):

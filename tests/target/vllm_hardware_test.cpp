@@ -9,10 +9,17 @@ using quant::preset_scheme;
 using quant::QuantizationArgs;
 using quant::QuantizationScheme;
 
+/// With a shape that every kernel takes.
+Serving serving_of(const std::vector<QuantizationScheme>& schemes, const CompressedParts& parts = {}) {
+  std::vector<CompressedShape> modules;
+  for (const QuantizationScheme& scheme : schemes) modules.push_back({scheme, 1024, 3 * 5 * 7 * 1024});
+  return vllm_serving("out", modules, parts);
+}
+
 std::string hardware_of(const std::vector<std::string>& presets) {
   std::vector<QuantizationScheme> schemes;
   for (const std::string& preset : presets) schemes.push_back(preset_scheme(preset));
-  return vllm_serving("out", schemes).hardware;
+  return serving_of(schemes).hardware;
 }
 
 TEST(ServingHardwareTest, OneScheme) {
@@ -37,9 +44,18 @@ TEST(ServingHardwareTest, SchemesWithoutKernel) {
   EXPECT_EQ(hardware_of({"W3A16"}),
             "transformers with compressed-tensors: 3-bit weights have no common vLLM kernel; use 4 or 8 bits");
   EXPECT_EQ(hardware_of({"W4A16", "W3A16"}), hardware_of({"W3A16"}));
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A16")}).command, "vllm serve out");
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("W3A16")}).command, "no vLLM kernel; load it with transformers");
-  EXPECT_EQ(vllm_serving("out", {}, {.cache = *preset_scheme("W8A8").weights}).command,
+  EXPECT_EQ(serving_of({preset_scheme("W4A16")}).command, "vllm serve out");
+  EXPECT_EQ(serving_of({preset_scheme("W3A16")}).command, "no vLLM kernel; load it with transformers");
+  EXPECT_EQ(serving_of({}, {.cache = *preset_scheme("W8A8").weights}).command,
+            "no vLLM kernel; load it with transformers");
+}
+
+TEST(ServingHardwareTest, ShapesWithoutKernel) {
+  const Serving blocks =
+      vllm_serving("out", {{preset_scheme("FP8_BLOCK"), 256, 128}, {preset_scheme("FP8_BLOCK"), 192, 128}});
+  EXPECT_EQ(blocks.command, "no vLLM kernel, and transformers does not load it");
+  EXPECT_NE(blocks.hardware.find("but the weight is 192 x 128"), std::string::npos);
+  EXPECT_EQ(vllm_serving("out", {{preset_scheme("W4AFP8"), 192, 128}}).command,
             "no vLLM kernel; load it with transformers");
 }
 
@@ -56,24 +72,22 @@ TEST(ServingHardwareTest, AModelNeedsWhatAllItsSchemesNeed) {
 TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
   QuantizationScheme attention;
   attention.input_activations = QuantizationArgs{};
-  EXPECT_EQ(vllm_serving("out", {attention, preset_scheme("W4A16")}).hardware, hardware_of({"W4A16"}));
-  EXPECT_EQ(vllm_serving("out", {}).hardware, "what the uncompressed model needs");
-  const std::string of_experts = vllm_serving("out", {preset_scheme("W4A16")}, {.experts = true}).hardware;
+  EXPECT_EQ(serving_of({attention, preset_scheme("W4A16")}).hardware, hardware_of({"W4A16"}));
+  EXPECT_EQ(serving_of({}).hardware, "what the uncompressed model needs");
+  const std::string of_experts = serving_of({preset_scheme("W4A16")}, {.experts = true}).hardware;
   EXPECT_EQ(of_experts, "an NVIDIA GPU of the Ampere generation or later");
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A16")}, {.embeddings = true}).hardware, of_experts);
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("FP8_DYNAMIC")}, {.experts = true}).hardware,
-            hardware_of({"FP8_DYNAMIC"}));
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("W4A8")}, {.experts = true}).command,
+  EXPECT_EQ(serving_of({preset_scheme("W4A16")}, {.embeddings = true}).hardware, of_experts);
+  EXPECT_EQ(serving_of({preset_scheme("FP8_DYNAMIC")}, {.experts = true}).hardware, hardware_of({"FP8_DYNAMIC"}));
+  EXPECT_EQ(serving_of({preset_scheme("W4A8")}, {.experts = true}).command,
             "no vLLM kernel, and transformers loads no such experts");
   QuantizationScheme with_zero_points = preset_scheme("W4A16_ASYM");
   with_zero_points.weights->group_size = 16;
-  EXPECT_EQ(vllm_serving("out", {with_zero_points}, {.experts = true}).command,
+  EXPECT_EQ(serving_of({with_zero_points}, {.experts = true}).command,
             "no vLLM kernel, and transformers loads no such experts");
-  EXPECT_EQ(vllm_serving("out", {preset_scheme("W3A16")}, {.experts = true}).command,
+  EXPECT_EQ(serving_of({preset_scheme("W3A16")}, {.experts = true}).command,
             "no vLLM kernel; load it with transformers");
-  EXPECT_EQ(
-      vllm_serving("out", {preset_scheme("W8A8")}, {.experts = true, .cache = *preset_scheme("W8A8").weights}).command,
-      "no vLLM kernel, and transformers loads no such experts");
+  EXPECT_EQ(serving_of({preset_scheme("W8A8")}, {.experts = true, .cache = *preset_scheme("W8A8").weights}).command,
+            "no vLLM kernel, and transformers loads no such experts");
 }
 
 }  // namespace

@@ -387,6 +387,20 @@ PlannedPrecision plan_precision(OneshotOptions options, const RunControl& contro
   return planned;
 }
 
+std::string in_words_of_recipe(const OneshotOptions& given, std::string refusal) {
+  constexpr std::string_view kBegin = "[options] --";
+  const bool is_own = !given.schemes.empty() || has_bits(given) || !given.target_size.empty();
+  if (given.recipe.empty() || is_own || !refusal.starts_with(kBegin)) return refusal;
+  refusal.replace(0, kBegin.size(), "[recipe.modifier] MixedPrecisionModifier: --");
+  for (const char* argument : {"target_bits", "target_size", "schemes", "group_size", "algorithm"}) {
+    std::string option = fmt::format("--{}", argument);
+    std::ranges::replace(option, '_', '-');
+    for (std::size_t at = refusal.find(option); at != std::string::npos; at = refusal.find(option, at))
+      refusal.replace(at, option.size(), argument);
+  }
+  return refusal;
+}
+
 }  // namespace run
 
 Json mixed_precision(const OneshotOptions& given, const RunControl& control, Distributed* ranks) {
@@ -396,7 +410,8 @@ Json mixed_precision(const OneshotOptions& given, const RunControl& control, Dis
     const OneshotOptions options = recipe::with_mixed_precision(given);
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    return run::choose_precision(options, own, group, /*writes=*/false).decision;
+    return run::choose_as_given(given, [&] { return run::choose_precision(options, own, group, /*writes=*/false); })
+        .decision;
   });
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+
+#include "layerpress/base/error.h"
 #include "layerpress/dist/group.h"
 #include "layerpress/oneshot.h"
 
@@ -28,5 +31,18 @@ struct PlannedPrecision {
 
 /// Plans the measurement on this rank's data. Throws UsageError, and MemoryError if the budgets are too small. Collective.
 PlannedPrecision plan_precision(OneshotOptions options, const RunControl& control, dist::Group& group);
+
+/// A refusal of the options that with_mixed_precision() has made of a recipe, in the recipe's words.
+std::string in_words_of_recipe(const OneshotOptions& given, std::string refusal);
+
+/// Calls `choose`, which may be one of the above, so that its refusals name what the caller gave.
+template <typename Function>
+auto choose_as_given(const OneshotOptions& given, Function&& choose) {
+  try {
+    return choose();
+  } catch (const UsageError& refusal) {
+    throw UsageError("{}", in_words_of_recipe(given, refusal.what()));
+  }
+}
 
 }  // namespace layerpress::run

@@ -40,7 +40,8 @@ class Limit {
           "included; pass more, or add a smaller scheme",
           options_.target_bits, std::ceil(bits(least_bits) * 1000) / 1000);
     throw UsageError(
-        "[options] --target-size: {} is below the {} bytes ({}) that the smallest of --schemes take, with everything "
+        "[options] --target-size: {} is below the {} bytes ({}) that the smallest of --schemes may take, with "
+        "everything "
         "that stays as it is; pass more, or add a smaller scheme",
         options_.target_size, (least_bits + 7) / 8 + other_bytes_, format_bytes(least_bits / 8 + other_bytes_));
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/decoder_config.h"
 #include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
@@ -12,16 +13,23 @@
 namespace layerpress::run {
 namespace {
 
-/// The schemes of all modules that the result has compressed, each once.
-std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) {
-  std::vector<quant::QuantizationScheme> schemes;
-  const auto add = [&](const quant::QuantizationScheme& scheme) {
-    if (std::find(schemes.begin(), schemes.end(), scheme) == schemes.end()) schemes.push_back(scheme);
+/// The schemes and shapes of all modules that the result has compressed, each once.
+std::vector<target::CompressedShape> shapes_of(const setup::RunSetup& setup) {
+  std::vector<target::CompressedShape> shapes;
+  const auto add = [&](const quant::QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
+    target::CompressedShape shape{scheme, rows, columns};
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(std::move(shape));
   };
-  for (const auto& [node, assignment] : setup.assignments.linears)
-    if (!quant::is_dense(*assignment.scheme)) add(*assignment.scheme);
-  for (const std::string& name : setup.model.kept) add(setup.model.quantized.at(name).scheme);
-  return schemes;
+  for (const auto& [node, assignment] : setup.assignments.linears) {
+    if (quant::is_dense(*assignment.scheme)) continue;
+    const auto matrix = graph::weight_matrix(setup.model.traced.graph.nodes[node].operation);
+    add(*assignment.scheme, matrix->rows, matrix->columns);
+  }
+  for (const std::string& name : setup.model.kept) {
+    const source::StoredWeight& weight = setup.model.quantized.at(name);
+    add(weight.scheme, weight.shape.at(weight.shape.size() - 2), weight.shape.back());
+  }
+  return shapes;
 }
 
 std::string name_of(const quant::QuantizationScheme& scheme) {
@@ -33,8 +41,8 @@ std::string name_of(const quant::QuantizationScheme& scheme) {
 
 std::string scheme_names(const setup::RunSetup& setup) {
   std::vector<std::string> names;
-  for (const quant::QuantizationScheme& scheme : schemes_of(setup)) {
-    std::string name = name_of(scheme);
+  for (const target::CompressedShape& shape : shapes_of(setup)) {
+    std::string name = name_of(shape.scheme);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   }
   if (!setup.assignments.attentions.empty()) names.emplace_back("scales of keys and values");
@@ -58,7 +66,7 @@ Json serving(const std::string& output, const setup::RunSetup& setup) {
     return {{"command", "no engine loads layers with different numbers of experts"},
             {"hardware", "what layerpress eval needs"}};
   const target::Serving serving =
-      setup.target->serving(output, schemes_of(setup), setup::compressed_parts(setup.model, setup.assignments));
+      setup.target->serving(output, shapes_of(setup), setup::compressed_parts(setup.model, setup.assignments));
   return {{"command", serving.command}, {"hardware", serving.hardware}};
 }
 

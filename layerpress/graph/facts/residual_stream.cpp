@@ -73,7 +73,10 @@ class StreamSearch {
   std::string name_of(const Node& node) const {
     const std::string& module = graph_.module_name(node);
     const bool is_leaf = !weights_of(node.operation).empty();
-    return is_leaf ? module : fmt::format("{} of {}", kind_name(node.operation), module.empty() ? "the model" : module);
+    if (is_leaf) return module;
+    const char* kind =
+        std::holds_alternative<Aten>(node.operation) ? "an imported operation" : kind_name(node.operation);
+    return fmt::format("{} of {}", kind, module.empty() ? "the model" : module);
   }
 
   void hinder(const Node& node, const std::string& reason) {

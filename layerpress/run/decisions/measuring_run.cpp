@@ -114,8 +114,7 @@ void require_output(const OneshotOptions& options, const setup::RunSetup& setup,
   if (output::MeasurementLog::is_there(options.output))
     throw UsageError(
         "[output] {}: an earlier run did not finish what it measures first; continue it with --resume or start over "
-        "with "
-        "--overwrite",
+        "with --overwrite",
         options.output);
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
 }

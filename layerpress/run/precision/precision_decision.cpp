@@ -41,8 +41,7 @@ class Limit {
           options_.target_bits, std::ceil(bits(least_bits) * 1000) / 1000);
     throw UsageError(
         "[options] --target-size: {} is below the {} bytes ({}) that the smallest of --schemes may take, with "
-        "everything "
-        "that stays as it is; pass more, or add a smaller scheme",
+        "everything that stays as it is; pass more, or add a smaller scheme",
         options_.target_size, (least_bits + 7) / 8 + other_bytes_, format_bytes(least_bits / 8 + other_bytes_));
   }
 

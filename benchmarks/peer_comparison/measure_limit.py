@@ -1,6 +1,6 @@
 """Prints the dtype in which PyTorch multiplies large matrices fastest on this machine, and that rate in GFLOP/s: the limit to compare with.
 
-Takes the dtypes that are tried: bfloat16, float32 or both. Without instructions for bfloat16, float32 is faster.
+Takes the dtypes that are tried: bfloat16, float32 or both. Without fast instructions for bfloat16, float32 is faster.
 """
 import sys
 import time

@@ -108,7 +108,7 @@ Serving vllm_serving(const std::string& output, const std::vector<CompressedShap
   const auto unserved = [&](const std::string& gap) -> Serving {
     constexpr const char* kUnknown = "an engine that is not known: ";
     if (gap.starts_with(kNotInTransformers))
-      return {"no vLLM kernel, and transformers does not load it", kUnknown + gap};
+      return {"no vLLM kernel, and transformers does not run it", kUnknown + gap};
     if (parts.experts && std::ranges::any_of(modules, transformers_lacks_experts, &CompressedShape::scheme))
       return {"no vLLM kernel, and transformers loads no such experts", kUnknown + gap};
     return {"no vLLM kernel; load it with transformers", "transformers with compressed-tensors: " + gap};

@@ -53,7 +53,7 @@ TEST(ServingHardwareTest, SchemesWithoutKernel) {
 TEST(ServingHardwareTest, ShapesWithoutKernel) {
   const Serving blocks =
       vllm_serving("out", {{preset_scheme("FP8_BLOCK"), 256, 128}, {preset_scheme("FP8_BLOCK"), 192, 128}});
-  EXPECT_EQ(blocks.command, "no vLLM kernel, and transformers does not load it");
+  EXPECT_EQ(blocks.command, "no vLLM kernel, and transformers does not run it");
   EXPECT_NE(blocks.hardware.find("but the weight is 192 x 128"), std::string::npos);
   EXPECT_EQ(vllm_serving("out", {{preset_scheme("W4AFP8"), 192, 128}}).command,
             "no vLLM kernel; load it with transformers");

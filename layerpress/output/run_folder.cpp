@@ -14,6 +14,7 @@
 #include "layerpress/base/files/checksum.h"
 #include "layerpress/base/files/missing_folder.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/companion_files.h"
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/blocks/decoder_config.h"
@@ -72,7 +73,8 @@ void check_output(const OneshotOptions& options, const fs::path& model_location)
 }
 
 /// Checked now rather than after the work.
-void check_writable(const OneshotOptions& options) {
+void check_files(const OneshotOptions& options, const setup::RunSetup& setup) {
+  if (setup.target->has_config()) checkpoint::require_companions(*setup.model.checkpoint);
   if (!options.summary.empty()) require_summary(options.summary);
   if (!options.imatrix.empty()) require_writable("--imatrix", options.imatrix);
 }
@@ -106,7 +108,7 @@ Json output_config(const setup::RunSetup& setup) {
 RunFolder::RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group)
     : options_(options), setup_(setup), group_(group), path_(PendingDirectory::pending_path(options.output)) {
   check_output(options_, setup_.model.checkpoint->location());
-  if (group_.is_first()) check_writable(options_);
+  if (group_.is_first()) check_files(options_, setup_);
 }
 
 bool RunFolder::is_complete() const {

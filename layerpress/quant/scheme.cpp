@@ -289,8 +289,7 @@ QuantizationScheme parse_quantization_scheme(const Json& object, const std::stri
   if (object.is_array())
     throw RecipeError(
         "[quant.scheme] {}: a list ({}) is no config group, which has targets and weights; a preset for a list of "
-        "targets is "
-        "written scheme: {{W4A16: [Linear]}}",
+        "targets is written scheme: {{W4A16: [Linear]}}",
         where, quoted_value(object));
   if (!object.is_object())
     throw RecipeError("[quant.scheme] {}: expected a mapping with targets and weights, found {}", where,

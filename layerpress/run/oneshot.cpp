@@ -59,9 +59,8 @@ struct Claim {
   const setup::RunSetup& setup() const { return *settled.setup; }
 };
 
-/// Refuses before the data is read what the result's files cannot hold, and what cannot be copied beside them.
+/// Refuses before the data is read what the result's files cannot hold.
 void require_layout(const setup::RunSetup& setup) {
-  if (setup.target->has_config()) checkpoint::require_companions(*setup.model.checkpoint);
   output::layout_of(setup, output::output_parts(setup, {}), setup::kUnlimited, 1);
 }
 
@@ -121,6 +120,7 @@ PlannedRun plan_with(const OneshotOptions& options, Json decision, const RunCont
       run::settle(setup::set_up(options, group, control, assume, std::move(decision)), options, group, control), {}};
   const setup::RunSetup& setup = *planned.settled.setup;
   require_layout(setup);
+  if (setup.target->has_config()) checkpoint::require_companions(*setup.model.checkpoint);
   run::say_notes(options, setup, control);
   if (!options.output.empty() && !options.overwrite && !options.resume)
     PendingDirectory::require_free(options.output, !setup.target->only_file().empty());

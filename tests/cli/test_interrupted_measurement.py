@@ -1,6 +1,7 @@
 """Runs that measure before they compress, interrupted meanwhile: --resume goes on, to the same result."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -85,6 +86,18 @@ def test_another_run_that_did_not_finish(experts, results, tmp_path):
     outcome = program.fails("oneshot", experts, "--output", out, *recipe(tmp_path, "REAPPruningModifier", sparsity=0.5), *data(experts),
                             fragments=["an earlier run did not finish", "--overwrite"], code=2)
     assert "measuring" not in outcome.errors and list(results.iterdir()) == [unfinished(out)]
+
+
+def test_a_damaged_tokenizer_is_found_before_measuring(experts, results, tmp_path):
+    damaged = tmp_path / "model"
+    shutil.copytree(experts, damaged)
+    (damaged / "tokenizer.json").write_text('{"version": "1.')
+    for choice in (recipe(tmp_path, "REAPPruningModifier", sparsity=0.5), CHOICE):
+        for dry in ([], ["--dry-run"]):
+            outcome = program.fails("oneshot", damaged, "--output", results / "out", *choice, *data(experts), *dry,
+                                    fragments=["tokenizer.json: is no JSON", "fetch it again"])
+            assert "measuring" not in outcome.errors and "linears in" not in outcome.errors
+    assert list(results.iterdir()) == []
 
 
 def test_sparsities(deep, results, tmp_path):

@@ -110,7 +110,7 @@ class ScheduleRun {
     for (const schedule::Step& step : plan.steps) {
       collections.emplace_back(run_, step, std::vector<schedule::GroupWork>(), parameters,
                                StepCollection::Targets{statistics_, surveys_});
-      if (run_.batches.empty()) collections.back().take_nothing(step.stage.wanted);
+      if (run_.batches.empty()) collections.back().take_nothing();
     }
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.step(done_++, all_, fmt::format("batch {}", b));
@@ -151,7 +151,7 @@ class ScheduleRun {
       const char* name = step.statistics.empty() && !step.survey ? "propagate" : "calibrate";
       std::uint64_t done = 0;
       run_.control.phase(name, done, tokens_);
-      if (run_.batches.empty()) collection.take_nothing(step.stage.wanted);
+      if (run_.batches.empty()) collection.take_nothing();
       for (std::size_t b = 0; b < run_.batches.size(); ++b) {
         run_.control.check_stop();
         step_runner_.run(step, b, parameters, collection);

@@ -12,12 +12,11 @@ StepCollection::StepCollection(const execution::RunContext& run, const schedule:
                                const Targets& targets)
     : run_(run), step_(step), statistics_(targets.statistics), finite_(run) {
   for (const auto& [value, statistics] : step.statistics) {
-    Collected collected{statistics, {}, {value}};
+    Collected collected{statistics, {}, last_source(statistics, value)};
     for (const compression::StatisticPtr& statistic : statistics) {
       for (const compression::StatisticSource& source : statistic->sources(value)) collected.sources.insert(source);
-      const std::string weight = statistic->weight();
-      if (!weight.empty()) collected.weights[weight] = parameters.original(weight).to(run.placement.dtype);
-      if (sees_original(*statistic, value)) collected.last.original = true;
+      const std::string needed = statistic->parameter();
+      if (!needed.empty()) collected.parameters[needed] = parameters.original(needed).to(run.placement.dtype);
     }
     collected_.emplace(value, std::move(collected));
   }
@@ -76,17 +75,17 @@ at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x,
   return execution::select_counted_rows(piece.batch, run_.graph.values[value].rows, x);
 }
 
-void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
+void StepCollection::take_nothing() {
   // In the order in which the others send theirs.
-  for (const bool original : {false, true})
-    for (const graph::ValueId value : wanted) {
-      const auto found = collected_.find(value);
-      if (found == collected_.end() || found->second.last.original != original) continue;
-      std::vector<Contribution> nothing;
-      for (const compression::StatisticPtr& statistic : found->second.statistics)
-        nothing.push_back({statistic, {}, found->second.root_of(*statistic)});
-      statistics_.add_last_and_merge(run_, value, nothing);
-    }
+  for (const graph::Stage* stage : {&step_.stage, &step_.original})
+    for (const graph::ValueId wanted : stage->wanted)
+      for (const auto& [value, collected] : collected_) {
+        if (collected.last != compression::StatisticSource{wanted, stage == &step_.original}) continue;
+        std::vector<Contribution> nothing;
+        for (const compression::StatisticPtr& statistic : collected.statistics)
+          nothing.push_back({statistic, {}, collected.root_of(*statistic)});
+        statistics_.add_last_and_merge(run_, value, nothing);
+      }
 }
 
 void StepCollection::add(graph::ValueId value, Collected& collected, execution::BatchPiece& piece) {
@@ -98,8 +97,8 @@ void StepCollection::add(graph::ValueId value, Collected& collected, execution::
       const auto all = statistic->takes_all_tokens() ? collected.all.find(source) : collected.all.end();
       input.values.push_back(all != collected.all.end() ? all->second : collected.held.at(source));
     }
-    if (const auto weight = collected.weights.find(statistic->weight()); weight != collected.weights.end())
-      input.weight = weight->second;
+    if (const auto needed = collected.parameters.find(statistic->parameter()); needed != collected.parameters.end())
+      input.parameter = needed->second;
     if (statistic->looks_at_samples())
       input.samples = sample_rows(run_, piece.batch, run_.graph.values[value].rows, statistic->takes_all_tokens());
   }

@@ -35,7 +35,7 @@ class StepCollection {
   /// Starts a batch.
   void begin(std::size_t batch) { last_batch_ = batch + 1 == run_.batches.size(); }
   /// For a rank without samples, which adds nothing but takes part.
-  void take_nothing(const std::vector<graph::ValueId>& wanted);
+  void take_nothing();
   /// To be called after all batches. Collective. Throws as FiniteValues does.
   void finish();
 
@@ -44,11 +44,11 @@ class StepCollection {
   struct Collected {
     std::vector<compression::StatisticPtr> statistics;
     std::set<compression::StatisticSource> sources;
-    compression::StatisticSource last;  ///< the value itself, in the model that runs last
+    compression::StatisticSource last;
     /// Sources that have been computed: the rows that count, and all, if there are others and a statistic takes them.
     std::map<compression::StatisticSource, at::Tensor> held{}, all{};
-    std::map<std::string, at::Tensor> weights{};  ///< in the computing dtype
-    std::map<std::string, int> roots{};           ///< the ranks that need statistics, for those that not all ranks need
+    std::map<std::string, at::Tensor> parameters{};  ///< in the computing dtype
+    std::map<std::string, int> roots{};  ///< the ranks that need statistics, for those that not all ranks need
     int root_of(const compression::Statistic& statistic) const;
   };
   void take_source(const compression::StatisticSource& source, const at::Tensor& x, execution::BatchPiece& piece);

@@ -21,10 +21,8 @@ PlannedCollection PlannedStatistics::collect(const schedule::Step& step, Subgrap
   PlannedCollection collection;
   for (const auto& [value, statistics] : step.statistics) {
     collection.workspace = std::max(collection.workspace, hold(value, statistics, plan));
-    const bool original = std::any_of(statistics.begin(), statistics.end(), [value = value](const auto& statistic) {
-      return sees_original(*statistic, value);
-    });
-    (original ? collection.original : collection.own).insert(value);
+    const compression::StatisticSource last = last_source(statistics, value);
+    (last.original ? collection.original : collection.own).insert(last.value);
   }
   return collection;
 }
@@ -40,8 +38,8 @@ std::uint64_t PlannedStatistics::hold(graph::ValueId value, const std::vector<co
     bytes_ += bytes;
     std::uint64_t workspace =
         statistic->workspace_bytes(features, run_.placement.dtype, run_.placement.device, run_.threads);
-    if (const std::string weight = statistic->weight(); !weight.empty() && !sizes_.can_stay(weight))
-      workspace += sizes_.weight_bytes(weight);
+    if (const std::string needed = statistic->parameter(); !needed.empty() && !sizes_.can_stay(needed))
+      workspace += sizes_.weight_bytes(needed);
     most = std::max(most, workspace);
     plan.flops[statistic->phase()] += statistic->flops(rows, features, statistic->all_rows(features));
   }

@@ -12,7 +12,7 @@ namespace layerpress::plan {
 
 /// The values that a step collects statistics of, and what that takes.
 struct PlannedCollection {
-  std::set<graph::ValueId> own, original;  ///< by the model that computes their last source
+  std::set<graph::ValueId> own, original;  ///< the last sources, by the model that computes them
   std::uint64_t workspace = 0;             ///< for collecting and merging
 };
 

@@ -61,15 +61,55 @@ class ScheduleMaker {
     return plan;
   }
 
-  /// What the original model runs beside it.
+  using Ahead = graph::OriginalStream::Ahead;
+
+  /// What the original model runs beside it. Where it computes a value ahead of the compressed one, it stores that instead of its input.
   void run_original(SubgraphSchedule& plan) const {
     std::vector<graph::NodeId> nodes;
+    std::vector<Ahead> stored;
     for (Step& step : plan.steps) {
-      step.original = demand_.original()->stage(step.stage);
+      const std::vector<Ahead> wanted = ahead_in(step);
+      std::set<graph::ValueId> known;
+      for (const Ahead& ahead : stored) known.insert(ahead.value);
+      step.original = demand_.original()->stage(step.stage, wanted, known);
       nodes.insert(nodes.end(), step.original.nodes.begin(), step.original.nodes.end());
+      for (const Ahead& ahead : wanted) {
+        if (!holds(step.stage.keeps, ahead.input) || holds(step.stage.keeps, ahead.value)) continue;
+        if (!is_computed_in(plan, ahead.value)) continue;
+        std::erase(step.original.keeps, ahead.input);
+        step.original.keeps.push_back(ahead.value);
+        stored.push_back(ahead);
+      }
+      // Until the compressed model stores the value, or both let it go.
+      std::erase_if(stored, [&](const Ahead& ahead) { return holds(step.stage.keeps, ahead.value); });
+      const std::vector<graph::ValueId> drops = step.drops;
       add_originals(step.drops);
+      std::erase_if(stored, [&](const Ahead& ahead) {
+        const bool dropped = holds(drops, ahead.input);
+        if (dropped) step.drops.push_back(demand_.original()->stored_as(ahead.value));
+        return dropped;
+      });
     }
     plan.original_weights = graph::weight_names(graph_, nodes);
+  }
+
+  /// Values of the original model that a step's statistics want and that lie behind what the compressed model computes.
+  static std::vector<Ahead> ahead_in(const Step& step) {
+    std::vector<Ahead> found;
+    for (const auto& [value, statistics] : step.statistics)
+      if (const auto last = last_source(statistics, value); last.original && !holds(step.stage.wanted, last.value))
+        found.push_back({value, last.value});
+    return found;
+  }
+
+  bool is_computed_in(const SubgraphSchedule& plan, graph::ValueId value) const {
+    return std::any_of(plan.steps.begin(), plan.steps.end(),
+                       [&](const Step& step) { return holds(step.stage.nodes, graph_.values[value].producer); });
+  }
+
+  template <typename Id>
+  static bool holds(const std::vector<Id>& ids, Id id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
   }
 
   /// Adds the stored values of the original model.
@@ -107,15 +147,11 @@ class ScheduleMaker {
       for (const TrialStages& trial : step->trials)
         for (const graph::Stage* stage : {&trial.before, &trial.tried})
           for (const graph::ValueId value : stage->inputs)
-            if (!made_by(trial.before, value)) drop_after(value, *std::prev(step));
+            if (!holds(trial.before.keeps, value)) drop_after(value, *std::prev(step));
       const auto consider = [&](graph::ValueId value) { drop_after(value, *step); };
       for (const graph::ValueId value : step->stage.keeps) consider(value);
       for (const graph::ValueId value : step->stage.inputs) consider(value);
     }
-  }
-
-  static bool made_by(const graph::Stage& stage, graph::ValueId value) {
-    return std::find(stage.keeps.begin(), stage.keeps.end(), value) != stage.keeps.end();
   }
 
   const ScheduleRequest& request_;

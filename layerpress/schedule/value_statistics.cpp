@@ -68,7 +68,8 @@ std::vector<graph::ValueId> ValueStatistics::sources(graph::ValueId value) const
   std::vector<graph::ValueId> values = {value};
   for (const compression::StatisticPtr& statistic : of(value))
     for (const compression::StatisticSource& source : statistic->sources(value))
-      if (std::find(values.begin(), values.end(), source.value) == values.end()) values.push_back(source.value);
+      if (!source.original && std::find(values.begin(), values.end(), source.value) == values.end())
+        values.push_back(source.value);
   return values;
 }
 

@@ -25,7 +25,7 @@ class ValueStatistics {
 
   /// Each once; empty where none are wanted.
   const std::vector<compression::StatisticPtr>& of(graph::ValueId value) const;
-  /// The values that they are computed from, in either model; `value` first.
+  /// The values of the compressed model that they are computed from; `value` first.
   std::vector<graph::ValueId> sources(graph::ValueId value) const;
   /// The memory of their figures, in bytes.
   std::uint64_t bytes(const graph::Graph& graph, graph::ValueId value) const;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "layerpress/compression/statistics/cross_statistic.h"
 #include "layerpress/compression/statistics/gram_statistic.h"
@@ -16,11 +17,12 @@ namespace layerpress::compression {
 namespace {
 
 constexpr std::int64_t kTokens = 700, kFeatures = 40, kRows = 24;
+const graph::ResidualWrite kWrite{7, "bias", kRows, /*stream=*/2, /*written=*/3};
 
 std::vector<StatisticPtr> all() {
   return {std::make_shared<GramStatistic>(),
           std::make_shared<CrossStatistic>(),
-          std::make_shared<OutputCrossStatistic>(2, "weight", kRows, kernels::ResidualShares{0.5, 0.25}),
+          std::make_shared<OutputCrossStatistic>(kWrite, 0.5, 0.25),
           std::make_shared<MinimumMaximum>(),
           std::make_shared<MeanAbsolute>(),
           std::make_shared<SquareSum>()};
@@ -40,14 +42,14 @@ at::Tensor defined_part(const Statistic& statistic, const at::Tensor& figures) {
 struct Values {
   at::Tensor x = at::randn({kTokens, kFeatures}), original = x + 0.1 * at::randn({kTokens, kFeatures});
   at::Tensor stream = at::randn({kTokens, kRows}), stream_original = stream + 0.1 * at::randn({kTokens, kRows});
-  at::Tensor weight = at::randn({kRows, kFeatures});
+  at::Tensor written = stream_original + at::randn({kTokens, kRows}), bias = at::randn({kRows});
 
   StatisticInput input_of(const Statistic& statistic, std::int64_t first, std::int64_t last) const {
-    StatisticInput input{{}, statistic.weight().empty() ? at::Tensor() : weight};
+    StatisticInput input{{}, statistic.parameter().empty() ? at::Tensor() : bias};
     for (const StatisticSource& source : statistic.sources(1)) {
-      const at::Tensor& value =
-          source.value == 1 ? (source.original ? original : x) : (source.original ? stream_original : stream);
-      input.values.push_back(value.slice(0, first, last));
+      const std::map<StatisticSource, at::Tensor> values = {
+          {{1}, x}, {{1, true}, original}, {{2}, stream}, {{2, true}, stream_original}, {{3, true}, written}};
+      input.values.push_back(values.at(source).slice(0, first, last));
     }
     return input;
   }
@@ -80,7 +82,6 @@ TEST(Statistics, FollowTheDivisionOfChannels) {
     Values smooth = values;
     smooth.x = values.x / scale;
     smooth.original = values.original / scale;
-    smooth.weight = values.weight * scale;
     const at::Tensor expected = figures_of(*statistic, smooth.input_of(*statistic, 0, kTokens));
     EXPECT_LT(distance(defined_part(*statistic, divided), defined_part(*statistic, expected)), 1e-5)
         << statistic->name();
@@ -163,9 +164,11 @@ TEST(Statistics, CountElementsThatTravel) {
   EXPECT_EQ(element_count(MinimumMaximum(), 5, {0, 2}), 10);
 }
 
-TEST(Statistics, KnowWhatTheyAreMadeFrom) {
-  EXPECT_FALSE(sees_original(GramStatistic(), 1));
-  EXPECT_TRUE(sees_original(CrossStatistic(), 1));
+TEST(Statistics, KnowWhichSourceIsLast) {
+  const auto gram = std::make_shared<GramStatistic>();
+  EXPECT_EQ(last_source({gram}, 1), (StatisticSource{1, false}));
+  EXPECT_EQ(last_source({std::make_shared<CrossStatistic>(), gram}, 1), (StatisticSource{1, true}));
+  EXPECT_EQ(last_source({gram, std::make_shared<OutputCrossStatistic>(kWrite, 1, 1)}, 1), (StatisticSource{3, true}));
 }
 
 }  // namespace

@@ -22,10 +22,11 @@ void damped(const at::Tensor& matrix, double damping) {
 
 /// The moved weights from the definitions, in double precision.
 at::Tensor plain_moved_for_outputs(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& output_cross,
-                                   double damping) {
-  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
-  damped(matrix, damping);
-  return weight.to(at::kDouble) + output_cross.to(at::kDouble).mm(at::linalg_inv(matrix));
+                                   const ErrorPropagation& options) {
+  const at::Tensor plain = symmetric_from_upper(gram).to(at::kDouble), matrix = plain.clone();
+  damped(matrix, options.damping);
+  const at::Tensor wide = weight.to(at::kDouble);
+  return wide + (output_cross.to(at::kDouble) - options.strength * wide.mm(plain)).mm(at::linalg_inv(matrix));
 }
 
 at::Tensor plain_moved(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,
@@ -99,13 +100,20 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WeightMoverTest,
                                            MoveCase{50, 200, 289, 0.1, 1e-4}, MoveCase{50, 200, 30, 0.001, 1e-2},
                                            MoveCase{600, 64, 700, 0.1, 1e-4}));
 
-/// What the outputs of `weight` lack, and half of a stream's own difference.
+constexpr double kStrength = 0.6, kResidual = 0.5;
+
+/// Of what the original model writes, and of a stream's own difference.
 at::Tensor output_cross_of(const at::Tensor& weight, const Inputs& inputs) {
   const at::Tensor stream = at::randn({inputs.compressed.size(0), weight.size(0)});
   at::Tensor sums = at::zeros({weight.size(0), weight.size(1)});
   const at::Tensor other = stream + inputs.compressed.mm(at::randn({weight.size(1), weight.size(0)})) * 0.1;
-  accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, other}, weight, {0.6, 0.5});
+  const at::Tensor written = other + inputs.original.mm(weight.t());
+  accumulate_output_cross(sums, {inputs.compressed, stream, other, written}, {}, {kStrength, kResidual});
   return sums;
+}
+
+std::optional<WeightMover> mover_for_outputs(const Inputs& inputs, const at::Tensor& sums, double damping) {
+  return WeightMover::make_for_outputs(inputs.gram, sums, {kStrength, damping, kResidual});
 }
 
 TEST_P(WeightMoverTest, MatchesDoublePrecisionForOutputs) {
@@ -113,9 +121,9 @@ TEST_P(WeightMoverTest, MatchesDoublePrecisionForOutputs) {
   const auto [tokens, columns, rows, damping, most] = GetParam();
   const Inputs inputs = random_inputs(tokens, columns);
   const at::Tensor weight = at::randn({rows, columns}), sums = output_cross_of(weight, inputs);
-  const auto mover = WeightMover::make_for_outputs(inputs.gram, sums, damping);
+  const auto mover = mover_for_outputs(inputs, sums, damping);
   ASSERT_TRUE(mover.has_value());
-  const at::Tensor expected = plain_moved_for_outputs(weight, inputs.gram, sums, damping);
+  const at::Tensor expected = plain_moved_for_outputs(weight, inputs.gram, sums, {kStrength, damping});
   const at::Tensor error = mover->moved(weight).to(at::kDouble) - expected;
   EXPECT_LT((error.norm() / (expected - weight.to(at::kDouble)).norm()).item<double>(), most);
 }
@@ -125,8 +133,9 @@ TEST(WeightMover, ForOutputsWithoutStreamIsTheSameMove) {
   const Inputs inputs = random_inputs(2000, 120);
   const at::Tensor weight = at::randn({50, 120}), stream = at::zeros({2000, 50});
   at::Tensor sums = at::zeros({50, 120});
-  accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, stream}, weight, {0.5, 0.3});
-  const at::Tensor other = WeightMover::make_for_outputs(inputs.gram, sums, 0.1)->moved(weight);
+  const at::Tensor bias = at::randn({50}), written = stream + 0.25 * (inputs.original.mm(weight.t()) + bias);
+  accumulate_output_cross(sums, {inputs.compressed, stream, stream, written}, bias, {0.5, 0.3, /*factor=*/0.25});
+  const at::Tensor other = WeightMover::make_for_outputs(inputs.gram, sums, {0.5, 0.1})->moved(weight);
   EXPECT_LT(change_error(other, weight, inputs, {0.5, 0.1}), 1e-4);
 }
 
@@ -192,7 +201,7 @@ TEST(WeightMover, ForOutputsTakesTheRowsOfAPart) {
   const Inputs inputs = random_inputs(1000, 320);
   const at::Tensor weight = at::randn({611, 320}).to(at::kBFloat16);
   const at::Tensor sums = output_cross_of(weight.to(at::kFloat), inputs);
-  const auto mover = WeightMover::make_for_outputs(inputs.gram, sums, 0.1);
+  const auto mover = mover_for_outputs(inputs, sums, 0.1);
   const at::Tensor whole = mover->moved(weight);
   const std::vector<std::int64_t> cuts = {0, 17, 18, 350, 610, 611};
   std::vector<at::Tensor> parts;
@@ -200,8 +209,17 @@ TEST(WeightMover, ForOutputsTakesTheRowsOfAPart) {
     parts.push_back(mover->moved(weight.slice(0, cuts[i - 1], cuts[i]), cuts[i - 1]));
   EXPECT_TRUE(at::equal(at::cat(parts), whole));
   EXPECT_FALSE(at::equal(whole, weight.to(at::kFloat)));
-  const auto still = WeightMover::make_for_outputs(inputs.gram, at::zeros_like(sums), 0.1);
-  EXPECT_TRUE(at::equal(still->moved(weight), weight.to(at::kFloat)));
+}
+
+TEST(WeightMover, ForOutputsDoesNotMoveColumnsThatNoTokenTouched) {
+  at::manual_seed(21);
+  at::Tensor original = at::randn({400, 64}), compressed = original + 0.1 * at::randn({400, 64});
+  compressed.slice(1, 5, 9).zero_();  // the original has something there
+  const Inputs inputs = inputs_of(compressed, original);
+  const at::Tensor weight = at::randn({20, 64});
+  const at::Tensor result = mover_for_outputs(inputs, output_cross_of(weight, inputs), 0.1)->moved(weight);
+  EXPECT_TRUE(at::allclose(result.slice(1, 5, 9), weight.slice(1, 5, 9), 1e-6, 1e-6));
+  EXPECT_FALSE(at::allclose(result.slice(1, 9), weight.slice(1, 9), 1e-2, 1e-2));
 }
 
 TEST(WeightMover, RefusesWhatRoundingDecides) {
@@ -220,8 +238,8 @@ TEST(WeightMover, RefusesWhatRoundingDecides) {
     cross[4][5] = bad;
     EXPECT_FALSE(WeightMover::make(gram, few_tokens.cross, 50, {0.5, 0.1}).has_value()) << bad;
     EXPECT_FALSE(WeightMover::make(at::eye(100), cross, 50, {0.5, 0.1}).has_value()) << bad;
-    EXPECT_FALSE(WeightMover::make_for_outputs(gram, few_tokens.cross, 0.1).has_value()) << bad;
-    EXPECT_FALSE(WeightMover::make_for_outputs(at::eye(100), cross, 0.1).has_value()) << bad;
+    EXPECT_FALSE(WeightMover::make_for_outputs(gram, few_tokens.cross, {0.5, 0.1}).has_value()) << bad;
+    EXPECT_FALSE(WeightMover::make_for_outputs(at::eye(100), cross, {0.5, 0.1}).has_value()) << bad;
   }
 }
 

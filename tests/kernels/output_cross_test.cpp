@@ -16,20 +16,20 @@ struct CrossShape {
 };
 
 struct Data {
-  ResidualInputs inputs;
-  at::Tensor weight;
+  ResidualValues values;
+  at::Tensor bias;
 };
 
 Data data_of(const CrossShape& shape, at::ScalarType dtype) {
   const auto near = [&](const at::Tensor& x) { return (x.to(at::kFloat) + 0.1 * at::randn(x.sizes())).to(dtype); };
   const at::Tensor x = (at::randn({shape.tokens, shape.features}) + 0.5).to(dtype),
                    stream = (3 * at::randn({shape.tokens, shape.rows})).to(dtype);
-  return {{x, near(x), stream, near(stream)}, (0.1 * at::randn({shape.rows, shape.features})).to(dtype)};
+  return {{x, stream, near(stream), near(stream)}, (0.1 * at::randn({shape.rows})).to(dtype)};
 }
 
 at::Tensor sums_of(const Data& data, const ResidualShares& shares) {
-  at::Tensor sums = at::zeros({data.weight.size(0), data.weight.size(1)});
-  accumulate_output_cross(sums, data.inputs, data.weight, shares);
+  at::Tensor sums = at::zeros({data.bias.size(0), data.values.x.size(1)});
+  accumulate_output_cross(sums, data.values, data.bias, shares);
   return sums;
 }
 
@@ -42,12 +42,12 @@ class OutputCrossTest : public ::testing::TestWithParam<CrossShape> {};
 TEST_P(OutputCrossTest, MatchesDoublePrecision) {
   at::manual_seed(31);
   for (const auto& [dtype, most] : {std::pair{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}, {at::kFloat, 1e-5}})
-    for (const ResidualShares& shares : {ResidualShares{0.6, 0.3}, {1.0, 0.0}, {0.0, 1.0}, {0.5, -2.0}}) {
+    for (const ResidualShares& shares : {ResidualShares{0.6, 0.3, 0.5}, {1.0, 0.0}, {0.0, 1.0}, {0.5, -2.0}}) {
       const Data data = data_of(GetParam(), dtype);
-      const at::Tensor expected = plain_output_cross(data.inputs, data.weight, shares);
+      const at::Tensor expected = plain_output_cross(data.values, data.bias, shares);
       at::Tensor sums = sums_of(data, shares);
-      EXPECT_LT(distance(sums, expected), most) << at::toString(dtype) << " " << shares.inputs << " " << shares.stream;
-      accumulate_output_cross(sums, data.inputs, data.weight, shares);
+      EXPECT_LT(distance(sums, expected), most) << at::toString(dtype) << " " << shares.written << " " << shares.stream;
+      accumulate_output_cross(sums, data.values, data.bias, shares);
       EXPECT_LT(distance(sums, 2 * expected), most) << at::toString(dtype);
     }
 }
@@ -57,12 +57,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OutputCrossTest,
                          ::testing::Values(CrossShape{1, 1, 1}, CrossShape{2, 47, 49}, CrossShape{513, 49, 97},
                                            CrossShape{2047, 100, 30}, CrossShape{2050, 193, 48}));
 
-TEST(OutputCross, OfEqualModelsIsZero) {
+TEST(OutputCross, OfEqualStreamsIsZero) {
   at::manual_seed(32);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     Data data = data_of({600, 96, 50}, dtype);
-    data.inputs.original = data.inputs.x.clone();
-    data.inputs.stream_original = data.inputs.stream.clone();
+    data.values.stream_original = data.values.written_original = data.values.stream;
+    data.bias.zero_();
     EXPECT_TRUE(at::equal(sums_of(data, {0.6, 0.3}), at::zeros({50, 96})));
   }
 }
@@ -71,10 +71,10 @@ TEST(OutputCross, LeavesItsInputsAlone) {
   at::manual_seed(33);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const Data data = data_of({100, 96, 50}, dtype);
-    const at::Tensor stream = data.inputs.stream.clone(), original = data.inputs.original.clone();
+    const at::Tensor stream = data.values.stream.clone(), written = data.values.written_original.clone();
     sums_of(data, {0.6, 0.3});
-    EXPECT_TRUE(at::equal(stream, data.inputs.stream));
-    EXPECT_TRUE(at::equal(original, data.inputs.original));
+    EXPECT_TRUE(at::equal(stream, data.values.stream));
+    EXPECT_TRUE(at::equal(written, data.values.written_original));
   }
 }
 

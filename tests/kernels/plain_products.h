@@ -17,14 +17,15 @@ inline at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor&
   return (original.to(at::kDouble) - wide).t().mm(wide);
 }
 
-inline at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight,
+inline at::Tensor plain_output_cross(const ResidualValues& values, const at::Tensor& bias,
                                      const ResidualShares& shares) {
-  const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
-    return a.to(at::kDouble) - b.to(at::kDouble);
+  const auto difference = [&](const at::Tensor& a, const at::Tensor& b) {
+    return (a.to(at::kDouble) - b.to(at::kDouble)) / shares.factor;
   };
-  const at::Tensor own = difference(inputs.original, inputs.x).mm(weight.to(at::kDouble).t());
-  const at::Tensor all = shares.inputs * own + shares.stream * difference(inputs.stream_original, inputs.stream);
-  return all.t().mm(inputs.x.to(at::kDouble));
+  at::Tensor written = difference(values.written_original, values.stream_original);
+  if (bias.defined()) written -= bias.to(at::kDouble);
+  const at::Tensor all = shares.written * written + shares.stream * difference(values.stream_original, values.stream);
+  return all.t().mm(values.x.to(at::kDouble));
 }
 
 }  // namespace layerpress::kernels

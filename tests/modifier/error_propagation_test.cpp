@@ -231,18 +231,19 @@ TEST(ErrorPropagation, IsWantedWhenItIsAskedFor) {
 }
 
 TEST(ErrorPropagation, WantsOutputsOnlyForTheResidualStream) {
-  const graph::ResidualWrite write{7, "down.weight", 48, /*stream=*/5, /*factor=*/0.5};
+  const graph::ResidualWrite write{7, "down.bias", 48, /*stream=*/5, /*written=*/9, /*factor=*/0.5};
   const compression::ValueFacts facts{3, /*differs=*/true, write};
   EXPECT_EQ(names_of(gptq(nullptr)->statistics_wanted(facts)), Names{"gram"});
   EXPECT_EQ(names_of(gptq({{"residual", 0}})->statistics_wanted(facts)), (Names{"gram", "cross"}));
   const auto wanted = gptq({{"strength", 0.7}, {"residual", 0.2}})->statistics_wanted(facts);
   ASSERT_EQ(names_of(wanted), (Names{"gram", "output_cross"}));
   const auto& outputs = dynamic_cast<const compression::OutputCrossStatistic&>(*wanted[1]);
-  EXPECT_EQ(outputs.shares().inputs, 0.7);
-  EXPECT_EQ(outputs.shares().stream, 0.4);  // what the linear writes is halved on its way
+  EXPECT_EQ(outputs.shares().written, 0.7);
+  EXPECT_EQ(outputs.shares().stream, 0.2);
+  EXPECT_EQ(outputs.shares().factor, 0.5);
   EXPECT_EQ(outputs.rows(kColumns), 48);
-  EXPECT_EQ(outputs.weight(), "down.weight");
-  EXPECT_EQ(outputs.sources(3).back(), (compression::StatisticSource{5, true}));
+  EXPECT_EQ(outputs.parameter(), "down.bias");
+  EXPECT_EQ(outputs.sources(3).back(), (compression::StatisticSource{9, true}));
 }
 
 TEST(ErrorPropagation, MakesGoodTheResidualStream) {
@@ -255,28 +256,24 @@ TEST(ErrorPropagation, MakesGoodTheResidualStream) {
   statistics.figures.erase("cross");
   const auto error = [&](double residual) {
     at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({64, kColumns});
-    kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, original}, weight,
-                                     {1.0, residual});
-    const at::Tensor quantized = dequantized(compress(*gptq({{"damping", 0.01}}), {weight}, statistics).at(0));
     const at::Tensor wanted = original + inputs.original.mm(weight.t());
+    kernels::accumulate_output_cross(sums, {inputs.compressed, stream, original, wanted}, {}, {1.0, residual});
+    const Json options = {{"strength", 1}, {"damping", 0.01}};
+    const at::Tensor quantized = dequantized(compress(*gptq(options), {weight}, statistics).at(0));
     return ((stream + inputs.compressed.mm(quantized.t()) - wanted).norm() / wanted.norm()).item<double>();
   };
   EXPECT_LT(error(1.0), 0.8 * error(0.0));
   EXPECT_LT(error(1.0), error(0.5));
 }
 
-TEST(ErrorPropagation, WithoutDifferenceOfOutputsIsPlainGptq) {
+TEST(ErrorPropagation, ThatFailsForOutputsIsPlainGptq) {
   at::manual_seed(77);
   const Inputs inputs = random_inputs(1000);
-  const at::Tensor weight = at::randn({300, kColumns}).to(at::kBFloat16), stream = at::randn({1000, 300});
+  const at::Tensor weight = at::randn({300, kColumns}).to(at::kBFloat16);
   compression::Statistics statistics = inputs.statistics;
   statistics.figures.erase("cross");
-  at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({300, kColumns});
-  kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.compressed, stream, stream}, weight.to(at::kFloat),
-                                   {0.6, 0.3});
+  statistics.figures["output_cross"] = at::full({300, kColumns}, NAN);
   const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
-  expect_equal_codes(compress(*gptq(true), {weight}, statistics).at(0), plain);
-  sums.fill_(NAN);
   const auto fallen = compress(*gptq(true), {weight}, statistics).at(0);
   expect_equal_codes(fallen, plain);
   EXPECT_EQ(fallen.report.fallback, "no error propagation (factorization failed)");
@@ -290,8 +287,9 @@ TEST(ErrorPropagation, FindsItsRowsOfTheOutputs) {
   compression::Statistics statistics = inputs.statistics;
   statistics.figures.erase("cross");
   at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({100, kColumns});
-  kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, stream + at::randn({1000, 100})},
-                                   weight, {0.6, 0.3});
+  const at::Tensor original = stream + at::randn({1000, 100});
+  kernels::accumulate_output_cross(
+      sums, {inputs.compressed, stream, original, original + inputs.original.mm(weight.t())}, {}, {0.6, 0.3});
   const auto modifier = gptq(true);
   const auto whole = compress(*modifier, {weight}, statistics).at(0);
   PhaseTimes times;

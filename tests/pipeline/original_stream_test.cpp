@@ -30,8 +30,8 @@ class CrossModifier : public OneSchemeModifier {
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
     std::vector<compression::StatisticPtr> wanted = test::gram_only();
     if (facts.write && shares)
-      wanted.push_back(std::make_shared<compression::OutputCrossStatistic>(facts.write->stream, facts.write->weight,
-                                                                           facts.write->rows, *shares));
+      wanted.push_back(
+          std::make_shared<compression::OutputCrossStatistic>(*facts.write, shares->written, shares->stream));
     else if (facts.differs)
       wanted.push_back(std::make_shared<compression::CrossStatistic>());
     return wanted;
@@ -229,10 +229,10 @@ void expect_true_outputs(const test::SmallModel& model, const CrossModifier& mod
       return std::pair{value_of(model.graph, compressed, batches, id),
                        value_of(model.graph, model.weights, batches, id)};
     };
-    const auto [x, original] = in_both(value);
     const auto [stream, stream_original] = in_both(write.stream);
     const at::Tensor expected = kernels::plain_output_cross(
-        {x, original, stream, stream_original}, model.weights.tensors.at(module + ".weight"), *modifier.shares);
+        {in_both(value).first, stream, stream_original, in_both(write.written).second},
+        write.bias.empty() ? at::Tensor() : model.weights.tensors.at(write.bias), *modifier.shares);
     EXPECT_LT(distance(seen->second, expected), 1e-3) << module;
   }
   // In front of the first layer's o nothing is compressed: there the stream is the same.

@@ -145,24 +145,24 @@ TEST(StatisticsStore, AddsUpOverRanks) {
 /// Rows of a weight, whose output cross matrix has more than one strip.
 constexpr std::int64_t kRows = 800;
 
-compression::StatisticInput input_of(const at::Tensor& x, const at::Tensor& weight) {
+compression::StatisticInput input_of(const at::Tensor& x, const at::Tensor& bias) {
   const at::Tensor stream = x.narrow(1, 0, kRows);
-  return {{x, 2 * x, stream, stream * 3}, weight};
+  return {{x, stream, stream * 3, stream * 4}, bias};
 }
 
-/// E = 2 X Wᵀ + 2 r, in small integers.
-at::Tensor expected_output_cross(const at::Tensor& weight, int rank) {
+/// E = 2 (r - 1) + 2 r, in small integers.
+at::Tensor expected_output_cross(int rank) {
   const at::Tensor x = part_of_rank(rank).to(at::kDouble);
-  return (2 * x.mm(weight.to(at::kDouble).t()) + 2 * x.narrow(1, 0, kRows)).t().mm(x);
+  return (4 * x.narrow(1, 0, kRows) - 2).t().mm(x);
 }
 
 TEST(StatisticsStore, AddsUpOutputsOverRanks) {
-  const auto outputs =
-      std::make_shared<compression::OutputCrossStatistic>(/*stream=*/1, "weight", kRows, kernels::ResidualShares{2, 1});
+  const auto outputs = std::make_shared<compression::OutputCrossStatistic>(
+      graph::ResidualWrite{.bias = "bias", .rows = kRows, .stream = 1, .written = 2}, 2, 1);
   ASSERT_GT(strips_of(*outputs, kWideFeatures).size(), 1u);
   const graph::Graph graph = graph_of(kWideFeatures);
-  const at::Tensor weight = at::eye(kWideFeatures).narrow(0, 5, kRows).to(at::kBFloat16);
-  const at::Tensor expected = expected_output_cross(weight, 0) + expected_output_cross(weight, 2);
+  const at::Tensor bias = at::ones(kRows, at::kBFloat16);
+  const at::Tensor expected = expected_output_cross(0) + expected_output_cross(2);
   const auto errors = dist::run_ranks(3, [&](dist::Group& group) {
     const test::SmallModel model;
     const std::vector<execution::Batch> batches;
@@ -173,8 +173,8 @@ TEST(StatisticsStore, AddsUpOutputsOverRanks) {
     if (group.rank() == 1) {
       statistics.add_last_and_merge(run, 1, {{outputs}});
     } else {
-      statistics.add(run, 1, {{outputs, input_of(x.slice(0, 0, 16), weight)}});
-      statistics.add_last_and_merge(run, 1, {{outputs, input_of(x.slice(0, 16), weight)}});
+      statistics.add(run, 1, {{outputs, input_of(x.slice(0, 0, 16), bias)}});
+      statistics.add_last_and_merge(run, 1, {{outputs, input_of(x.slice(0, 16), bias)}});
     }
     statistics.finish_merging(run);
     EXPECT_FALSE(statistics.get(1).of("cross").defined());

@@ -1,15 +1,16 @@
 #include "layerpress/compression/statistics/statistic.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace layerpress::compression {
 
 double Statistic::identity() const { return merge() == Merge::kMax ? -std::numeric_limits<double>::infinity() : 0; }
 
-bool sees_original(const Statistic& statistic, graph::ValueId value) {
-  const std::vector<StatisticSource> sources = statistic.sources(value);
-  return std::any_of(sources.begin(), sources.end(), [](const StatisticSource& source) { return source.original; });
+StatisticSource last_source(const std::vector<StatisticPtr>& statistics, graph::ValueId value) {
+  StatisticSource last{value};
+  for (const StatisticPtr& statistic : statistics)
+    if (const StatisticSource own = statistic->sources(value).back(); own.original) last = own;
+  return last;
 }
 
 std::int64_t element_count(const Statistic& statistic, std::int64_t features, const RowRange& range) {

@@ -42,10 +42,10 @@ struct SampleRows {
   std::int64_t all = 0;                 ///< samples in the calibration set, of all ranks
 };
 
-/// The contribution of some tokens: tensors [tokens, features] of the computing dtype, and a weight.
+/// The contribution of some tokens: tensors [tokens, features] of the computing dtype, and a parameter.
 struct StatisticInput {
   std::vector<at::Tensor> values;  ///< in the order of Statistic::sources()
-  at::Tensor weight{};             ///< Statistic::weight() in the computing dtype, if it names one
+  at::Tensor parameter{};          ///< Statistic::parameter() in the computing dtype, if it names one
   SampleRows samples{};            ///< if Statistic::looks_at_samples()
 };
 
@@ -61,10 +61,11 @@ class Statistic {
   /// The phase in which its time and arithmetic are counted.
   virtual const char* phase() const { return "statistics"; }
 
-  /// Its inputs: `value` itself first. The others are computed before it in the graph, or by the original model.
+  /// Its inputs, in the order in which they are computed: those of the compressed model, `value` itself first and the others before it
+  /// in the graph, then the original model's, which may lie behind `value`.
   virtual std::vector<StatisticSource> sources(graph::ValueId value) const { return {{value}}; }
-  /// The weight of the original model that it needs, or "".
-  virtual std::string weight() const { return ""; }
+  /// The parameter of the original model that it needs, or "".
+  virtual std::string parameter() const { return ""; }
 
   /// Rows of its figures for a value with this many features.
   virtual std::int64_t rows(std::int64_t features) const = 0;
@@ -84,7 +85,7 @@ class Statistic {
   virtual void add(at::Tensor& figures, const StatisticInput& input, const RowRange& range) const = 0;
   /// Floating-point operations of add() for this many tokens.
   virtual double flops(double tokens, std::int64_t features, const RowRange& range) const = 0;
-  /// The most memory that add() allocates on a device, in bytes, without the conversion of a weight.
+  /// The most memory that add() allocates on a device, in bytes, without the conversion of a parameter.
   virtual std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device,
                                         int threads) const = 0;
 
@@ -100,8 +101,8 @@ class Statistic {
 
 using StatisticPtr = std::shared_ptr<const Statistic>;
 
-/// Whether it needs values of the original model, which then runs beside the compressed one.
-bool sees_original(const Statistic& statistic, graph::ValueId value);
+/// The source that is computed last of all that a value's statistics have.
+StatisticSource last_source(const std::vector<StatisticPtr>& statistics, graph::ValueId value);
 
 /// The number of defined elements in some rows.
 std::int64_t element_count(const Statistic& statistic, std::int64_t features, const RowRange& range);

@@ -19,9 +19,13 @@ class OriginalStream {
   bool differs(ValueId value) const { return differs_.at(static_cast<std::size_t>(value)); }
   /// The id under which the original model's value is stored: the value itself if it does not differ.
   ValueId stored_as(ValueId value) const { return differs(value) ? value + count_ : value; }
+  /// A value that is wanted of the original model with `input`, from which the compressed model computes it in a later stage.
+  struct Ahead {
+    ValueId input = -1, value = -1;
+  };
   /// The stage to run in the original model when `stage` runs in the compressed one: the nodes for the values that
-  /// differ.
-  Stage stage(const Stage& stage) const;
+  /// differ, and for those that are wanted ahead. It reads values in `stored` instead of computing them.
+  Stage stage(const Stage& stage, const std::vector<Ahead>& ahead = {}, const std::set<ValueId>& stored = {}) const;
 
   /// The graph's value for the id `stored`.
   static ValueId value_of(const Graph& graph, ValueId stored) {

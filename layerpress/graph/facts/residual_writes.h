@@ -10,9 +10,10 @@ namespace layerpress::graph {
 /// A linear that writes into the residual stream: the stream after it is stream + factor * linear(x).
 struct ResidualWrite {
   NodeId linear = -1;
-  std::string weight;     ///< the linear's weight
-  std::int64_t rows = 0;  ///< rows of that weight
+  std::string bias;       ///< the linear's bias, or ""
+  std::int64_t rows = 0;  ///< rows of the linear's weight
   ValueId stream = -1;    ///< the stream before it
+  ValueId written = -1;   ///< the stream after it
   double factor = 1;      ///< factor of a Scale node between the linear and the sum
 };
 

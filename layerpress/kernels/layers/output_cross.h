@@ -6,27 +6,28 @@
 
 namespace layerpress::kernels {
 
-/// The input x of a linear that writes into the residual stream, and the stream before it, both in the compressed model
-/// and in the original model (`original`). All of one dtype.
-struct ResidualInputs {
-  at::Tensor x, original;              ///< [tokens, features]
-  at::Tensor stream, stream_original;  ///< [tokens, rows]
+/// The input x of a linear that writes into the residual stream, in the compressed model; the stream before it in both models; and
+/// the stream after it in the original model. All of one dtype.
+struct ResidualValues {
+  at::Tensor x;                                          ///< [tokens, features]
+  at::Tensor stream, stream_original, written_original;  ///< [tokens, rows]
 };
 
-/// The shares of the two differences that count.
+/// The shares that count of what the linear writes, and of the streams' difference before it.
 struct ResidualShares {
-  double inputs = 0;  ///< share of (X̃ - X)Wᵀ
-  double stream = 0;  ///< share of r̃ - r
+  double written = 0;
+  double stream = 0;
+  double factor = 1;  ///< the original stream after the linear is stream + factor (X̃Wᵀ + bias)
 };
 
-/// sums += EᵀX with E = inputs (X̃ - X)Wᵀ + stream (r̃ - r) for W [rows, features] of the inputs' dtype: what the original
-/// stream has more behind the linear. sums is fp32 [rows, features]. Where bf16 is multiplied as such, the differences are
-/// formed in fp32 and rounded once to the inputs' dtype, and so is E; else they stay in fp32. Products and sums are as in accumulate_product.
-void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
+/// sums += EᵀX with E = written X̃Wᵀ + stream (r̃ - r), where X̃Wᵀ follows from the original streams. sums is fp32 [rows, features];
+/// `bias`, of any float dtype, is [rows] or undefined. E is formed in fp32; where bf16 is multiplied as such, it is rounded once to the
+/// inputs' dtype. Products and sums are as in accumulate_product.
+void accumulate_output_cross(at::Tensor& sums, const ResidualValues& values, const at::Tensor& bias,
                              const ResidualShares& shares);
 
 /// Most memory that accumulate_output_cross allocates on a device for inputs of this dtype, in bytes.
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
-                                           at::Device device, int threads);
+                                           at::Device device);
 
 }  // namespace layerpress::kernels

@@ -22,20 +22,18 @@ constexpr std::int64_t kBlockRows = 576;
 /// With few rows, W C is computed first and then divided; with many rows, C (XᵀX + ...)⁻¹ is computed once for all.
 bool has_few_rows(std::int64_t group_rows, std::int64_t columns) { return group_rows < columns; }
 
-/// Adds damping to the diagonal. The mean includes untouched columns.
-void damp(const at::Tensor& matrix, double damping) {
-  at::Tensor diagonal = matrix.diagonal();
-  const at::Tensor added = diagonal.mean() * damping;
-  diagonal.masked_fill_(diagonal.eq(0), 1);  // columns that no token touched
-  diagonal.add_(added);
+/// The diagonal with damping. The mean includes untouched columns.
+at::Tensor damped(const at::Tensor& diagonal, double damping) {
+  // Columns that no token touched get a unit diagonal.
+  return diagonal.masked_fill(diagonal.eq(0), 1).add_(diagonal.mean() * damping);
 }
 
 /// The Cholesky factor of the damped matrix as solve_by_factor() wants it. Returns nothing if a pivot is as small as the rounding
 /// error of its diagonal element, because the solution would then be noise.
 at::Tensor factorized(const at::Tensor& gram, double damping) {
   at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
-  damp(matrix, damping);
-  const at::Tensor diagonal = matrix.diagonal().clone();
+  const at::Tensor diagonal = damped(matrix.diagonal(), damping);
+  matrix.diagonal().copy_(diagonal);
   if (!factorize_upper(matrix)) return {};
   const double rounding = 4 * std::numeric_limits<float>::epsilon() * std::sqrt(static_cast<double>(gram.size(0)));
   const bool clear = matrix.diagonal().square().gt(diagonal * rounding).all().item<bool>();  // false for NaN, too
@@ -72,13 +70,14 @@ std::optional<WeightMover> WeightMover::make(const at::Tensor& gram, const at::T
 }
 
 std::optional<WeightMover> WeightMover::make_for_outputs(const at::Tensor& gram, const at::Tensor& output_cross,
-                                                         double damping) {
+                                                         const ErrorPropagation& options) {
   if (!all_finite(output_cross)) return std::nullopt;
   WeightMover mover;
-  mover.strength_ = 1;
-  mover.for_outputs_ = true;
-  mover.factor_ = factorized(gram.contiguous(), damping);
+  mover.strength_ = options.strength;
+  mover.factor_ = factorized(gram.contiguous(), options.damping);
   if (!mover.factor_.defined()) return std::nullopt;
+  const at::Tensor diagonal = gram.diagonal();
+  mover.damped_ = damped(diagonal, options.damping) - diagonal;
   mover.right_ = output_cross.contiguous();
   return mover;
 }
@@ -92,7 +91,8 @@ at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) 
     target.copy_(weight.narrow(0, first, count));
     const at::Tensor change =
         factor_.defined() ? divided_rows(target, first_row + first).t() : times_transposed(target, right_);
-    const at::Tensor moved = at::add(target, change, strength_);
+    const at::Tensor moved =
+        damped_.defined() ? at::add(change, target, 1 - strength_) : at::add(target, change, strength_);
     target.copy_(all_finite(moved) ? moved : at::where(moved.isfinite().all(1, /*keepdim=*/true), moved, target));
   }
   return result;
@@ -100,8 +100,8 @@ at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) 
 
 at::Tensor WeightMover::divided_rows(const at::Tensor& weight, std::int64_t first_row) const {
   at::Tensor change = at::zeros({weight.size(1), weight.size(0)}, right_.options());
-  if (for_outputs_)
-    change.copy_(right_.narrow(0, first_row, weight.size(0)).t());
+  if (damped_.defined())
+    change.copy_(at::addcmul(right_.narrow(0, first_row, weight.size(0)), weight, damped_, strength_).t());
   else
     accumulate_product(change, right_, weight.t().contiguous());
   solve_by_factor(change, factor_);
@@ -111,7 +111,7 @@ at::Tensor WeightMover::divided_rows(const at::Tensor& weight, std::int64_t firs
 double WeightMover::flops(std::int64_t rows) const {
   const auto columns = static_cast<double>(right_.size(1));
   const double product = 2 * static_cast<double>(rows) * columns * columns;
-  return factor_.defined() && !for_outputs_ ? 2 * product : product;
+  return factor_.defined() && !damped_.defined() ? 2 * product : product;
 }
 
 double mover_flops(std::int64_t group_rows, std::int64_t columns) {

@@ -20,9 +20,9 @@ struct ErrorPropagation {
 /// moved weight applied to X is the least-squares approximation of W applied to X̃ (QEP, arXiv 2504.09629). Columns
 /// that no token touched get a unit diagonal and do not move.
 ///
-/// For a linear that writes into the residual stream, the difference E of the outputs is known
-/// (kernels/layers/output_cross.h); it includes part of the stream's own difference: W + (EᵀX) (XᵀX + damping mean(diagonal)
-/// I)⁻¹.
+/// For a linear that writes into the residual stream, it is known what the original model writes (kernels/layers/output_cross.h), and
+/// the change includes part of the stream's own difference: with E = strength X̃Wᵀ + residual (r̃ - r) and the damped diagonal
+/// D = damping mean(diagonal) I, W + (EᵀX - strength W XᵀX) (XᵀX + D)⁻¹ = (1 - strength) W + (EᵀX + strength W D) (XᵀX + D)⁻¹.
 ///
 /// On a CPU, the bits of a row do not depend on the rows that are moved with it.
 class WeightMover {
@@ -35,7 +35,7 @@ class WeightMover {
 
   /// The same for the only linear that reads the input, with EᵀX, fp32 [rows, K], which the mover may keep.
   static std::optional<WeightMover> make_for_outputs(const at::Tensor& gram, const at::Tensor& output_cross,
-                                                     double damping);
+                                                     const ErrorPropagation& options);
 
   /// The moved weight [N, K], in fp32, for a weight of any float dtype. A row whose result is not finite is returned
   /// unmoved. `first_row` is the position of the rows in the whole weight.
@@ -46,11 +46,11 @@ class WeightMover {
 
  private:
   WeightMover() = default;
-  /// The change of some rows, transposed: [K, rows].
+  /// What is added to some rows, transposed: [K, rows].
   at::Tensor divided_rows(const at::Tensor& weight, std::int64_t first_row) const;
   double strength_ = 0;
-  bool for_outputs_ = false;
   at::Tensor factor_;  // as of solve_by_factor(), [K, K]; undefined if `right_` is already divided
+  at::Tensor damped_;  // what D added to each column; only for outputs
   /// The right factor of the weights: C; if there are many rows, the transpose of the whole C (XᵀX + ...)⁻¹; or EᵀX.
   at::Tensor right_;
 };

@@ -88,10 +88,7 @@ kernels::ErrorPropagation error_propagation_of(const Json& mapping, const std::s
 compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,
                                             const kernels::ErrorPropagation& options) {
   if (!facts.write || !(options.residual > 0)) return std::make_shared<compression::CrossStatistic>();
-  const graph::ResidualWrite& write = *facts.write;
-  return std::make_shared<compression::OutputCrossStatistic>(
-      write.stream, write.weight, write.rows,
-      kernels::ResidualShares{.inputs = options.strength, .stream = options.residual / write.factor});
+  return std::make_shared<compression::OutputCrossStatistic>(*facts.write, options.strength, options.residual);
 }
 
 Propagation::Propagation(const std::vector<compression::LinearWeight>& linears,
@@ -103,7 +100,7 @@ Propagation::Propagation(const std::vector<compression::LinearWeight>& linears,
   const auto phase = times.measure("propagate");
   const at::Tensor gram = statistics.of<compression::GramStatistic>();
   const std::int64_t group_rows = rows_of_group(linears);
-  mover_ = of_outputs.defined() ? kernels::WeightMover::make_for_outputs(gram, of_outputs, options->damping)
+  mover_ = of_outputs.defined() ? kernels::WeightMover::make_for_outputs(gram, of_outputs, *options)
                                 : kernels::WeightMover::make(gram, cross, group_rows, *options);
   if (mover_)
     times.add_flops("propagate", kernels::mover_flops(group_rows, gram.size(0)));

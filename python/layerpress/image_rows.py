@@ -59,7 +59,7 @@ def has_images(row: Any) -> bool:
     """Whether a row names images, or holds what a processor made of images or sound."""
     if not hasattr(row, "keys"):
         return isinstance(row, (list, tuple)) and _in_messages(row)
-    if is_processed(row) or any(row.get(name) is not None for name in _IMAGES):
+    if is_processed(row) or any(_is_filled(row.get(name)) for name in _IMAGES):
         return True
     return _in_messages(row.get("messages"))
 
@@ -87,7 +87,7 @@ def _is_filled(value: Any) -> bool:
 
 def refuse_sound(row: Any, number: int, unread: tuple[str, ...] = ()) -> None:
     for name in (*_OTHER_SOUND, *unread):
-        if hasattr(row, "keys") and row.get(name) is not None and _is_filled(row[name]):
+        if hasattr(row, "keys") and _is_filled(row.get(name)):
             raise DataError(f"[python.dataset] row {number}: {name} holds sound or a video in a form that Layerpress does not calibrate on; "
                             "pass what the model's processor makes of it, or leave it out")
 

@@ -90,7 +90,8 @@ def _continued(model, parts: Sequence[list[int]], length: int, ends: set[int]) -
 def _model(directory: Path, trust_remote_code: bool):
     try:
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoConfig
+        from transformers.models.auto import modeling_auto
     except ImportError as fault:
         raise MissingPackageError("transformers", "writing samples with the model", fault) from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,7 +99,10 @@ def _model(directory: Path, trust_remote_code: bool):
         config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
         # CPUs compute in fp32 at least as fast, and a model of fp16 overflows less. Codes become numbers of the dtype that their model has.
         plain = device == "cpu" and getattr(config, "quantization_config", None) is None
-        model, found = AutoModelForCausalLM.from_pretrained(
+        # Of models that see or hear, too, which write text here.
+        reader = (modeling_auto.AutoModelForMultimodalLM if type(config) in modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING
+                  else modeling_auto.AutoModelForCausalLM)
+        model, found = reader.from_pretrained(
             str(directory), dtype=torch.float32 if plain else "auto", local_files_only=True, trust_remote_code=trust_remote_code,
             output_loading_info=True)
     except Exception as fault:  # checkpoints fail in many ways

@@ -92,7 +92,7 @@ class ImageEmbedder:
 
     def _load(self, model_class, config):
         if getattr(config, "quantization_config", None) is not None:
-            del config.quantization_config  # vision parts are not quantized; what is fails below by its shape
+            del config.quantization_config  # what of the vision part is quantized is refused below
 
         from transformers.utils import logging
 
@@ -111,6 +111,11 @@ class ImageEmbedder:
                             "download, or pass text only") from None
         finally:
             logging.set_verbosity(said)
+        own = dict(model.named_parameters())
+        stored = sorted(key for key in map(str, found["unexpected_keys"]) if (of := _quantized(key)) and f"{of}.weight" in own)
+        if stored:
+            raise DataError(f"{self._directory}: its vision or audio part is stored quantized ({stored[0]}), and only plain weights are read there: "
+                            "name the original model, or pass text only")
         faulty = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
         if faulty:
             raise DataError(f"{self._directory}: the vision or audio part's {faulty[0]} is missing or has another shape: complete "
@@ -160,6 +165,12 @@ class ImageEmbedder:
         if mask is None or not torch.equal(mask.reshape(-1).bool(), places):
             raise self._refusal("some layers add features at other tokens than those of images")
         return torch.stack(list(layers), 1)
+
+
+def _quantized(key: str) -> str:
+    """The module of which a tensor belongs to quantized weights; "" of other tensors."""
+    module, _, name = key.rpartition(".")
+    return module if name.startswith(("weight_", "qweight", "qzeros", "scales", "g_idx", "input_scale")) else ""
 
 
 def _has_tensor(value) -> bool:

@@ -6,6 +6,7 @@ import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
+from urllib.parse import unquote, urlsplit
 
 from .errors import DataError, MissingPackageError, one_line
 
@@ -75,6 +76,8 @@ def open_image(place: str, image: Any, folder: Optional[Path]):
         return _opened(place, f"an image of {len(image)} bytes", BytesIO(image), Image)
     if not isinstance(image, str):
         raise DataError(f"{place}: an image is {type(image).__name__}: pass file names, bytes or decoded images")
+    if image.startswith("file://"):
+        image = unquote(urlsplit(image).path)
     if "://" in image or image.startswith("data:"):
         raise DataError(f"{place}: image '{image[:80]}' is not a file: fetch it and pass the file's name")
     path = Path(image) if folder is None else folder / image
@@ -93,8 +96,11 @@ def _opened(place: str, name: str, source, image_module):
 
 
 def _loaded(place: str, name: str, image):
+    from PIL import ImageOps
+
     try:
         image.load()
+        image = ImageOps.exif_transpose(image)  # as cameras want it, and as transformers and datasets show it
     except Exception as fault:  # decoders raise many kinds
         raise _unreadable(place, name, fault) from None
     if min(image.size) < 1:

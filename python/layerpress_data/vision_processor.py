@@ -15,6 +15,7 @@ from .settings_file import read_json_object
 
 _TENSORS = ("input_ids", "pixel_values", "aspect_ratio_ids", "aspect_ratio_mask", "cross_attention_mask")
 _WITHOUT_MEANING = ("attention_mask", "token_type_ids", "num_tiles")
+_MARK = "<image>"  # stands for an image in LLaVA's datasets and TRL's, whatever the model's token
 
 
 def takes_images(directory: Path) -> bool:
@@ -73,7 +74,8 @@ class VisionProcessor:
         else:
             text = content.value
             if processor.image_token not in text:
-                text = self._placeholder(processor) * len(sources) + text
+                stand_in = self._placeholder(processor)
+                text = text.replace(_MARK, stand_in) if _MARK in text else stand_in * len(sources) + text
         images = [open_image(content.place, source, folder) for source in sources]
         token = getattr(processor, "image_token", None)
         named = text.count(token) if token else len(images)
@@ -126,16 +128,17 @@ class VisionProcessor:
     def _placeholder(self, processor) -> str:
         """What stands for an image in a text: its token, between those that the model wants around it."""
         config = read_json_object(self._directory / "config.json")
-        around = [config.get(name) for name in ("vision_start_token_id", "vision_end_token_id")]
-        if not all(type(token) is int for token in around):
-            return processor.image_token
-        first, last = processor.tokenizer.convert_ids_to_tokens(around)
-        return f"{first}{processor.image_token}{last}"
+        for kind in ("vision", "image"):  # the latter of GLM
+            around = [config.get(f"{kind}_{end}_token_id") for end in ("start", "end")]
+            if all(type(token) is int for token in around):
+                first, last = processor.tokenizer.convert_ids_to_tokens(around)
+                return f"{first}{processor.image_token}{last}"
+        return processor.image_token
 
     def _render(self, processor, content: Content, images: int) -> str:
         if self._templates is None:
             self._templates = CheckpointTemplates(self._directory, processor.chat_template)
-        messages = _with_image_parts(content.value, images)
+        messages = _with_image_parts(content.value, images, (processor.image_token, _MARK))
         return self._templates.for_messages(messages).render(messages, processor.tokenizer.special_tokens_map, content.place)
 
     def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:
@@ -164,10 +167,16 @@ class VisionProcessor:
         return tokens.tolist(), SampleImages(pixels, ratios, filled.astype(numpy.uint8), mask.astype(numpy.uint8))
 
 
-def _with_image_parts(messages: Conversation, images: int) -> Conversation:
-    """Puts all images before the user's first message if no message contains an image."""
+def _with_image_parts(messages: Conversation, images: int, marks: tuple[str, ...]) -> Conversation:
+    """Puts all images before the user's first message if no message contains an image, neither as a part nor as one of the marks in its
+    text, which become parts."""
     if image_parts(messages):
         return messages
+    for mark in marks:
+        if any(mark in text for message in messages for text in _texts(message.get("content"))):
+            parted = Conversation([{**message, "content": _parts_at(mark, message.get("content"))} for message in messages])
+            parted.tools = messages.tools
+            return parted
     first = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
     content = messages[first].get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
@@ -175,3 +184,30 @@ def _with_image_parts(messages: Conversation, images: int) -> Conversation:
     with_parts = Conversation([*messages[:first], changed, *messages[first + 1 :]])
     with_parts.tools = messages.tools
     return with_parts
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)]
+
+
+def _parts_at(mark: str, content: Any) -> Any:
+    """The content with image parts in the place of marks. Templates have line breaks of their own around images."""
+    if not any(mark in text for text in _texts(content)):
+        return content
+    parts: list[Any] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        pieces = part["text"].split(mark) if isinstance(part, dict) and isinstance(part.get("text"), str) else None
+        if pieces is None:
+            parts.append(part)
+            continue
+        for i, piece in enumerate(pieces):
+            if i > 0:
+                parts.append({"type": "image"})
+                piece = piece.removeprefix("\n")
+            if i + 1 < len(pieces):
+                piece = piece.removesuffix("\n")
+            if piece:
+                parts.append({"type": "text", "text": piece})
+    return parts

@@ -135,3 +135,17 @@ def test_outside_of_the_graph(family, tmp_path):
     layerpress.oneshot(model, dataset=samples, recipe=recipe(), output_dir=tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
     assert layerpress.evaluate(folder, samples)["perplexity"] == layerpress.evaluate(folder, tokens, model_graph="export")["perplexity"]
+
+
+def test_rows_without_images_have_empty_lists(mllama, pictures, tmp_path):
+    """As Arrow datasets have it."""
+    import layerpress
+
+    folder, _, _ = mllama
+    model, processor = loaded(folder)
+    rows = [{"images": [row["image"]] if number else [], "text": row["text"]} for number, row in enumerate(rows_with_images(pictures))]
+    nulls = [{**row, "images": row["images"] or None} for row in rows]
+    for name, data in (("empty", rows), ("null", nulls)):
+        layerpress.oneshot(model, dataset=data, recipe=recipe(), output_dir=tmp_path / name, processor=processor, progress=False)
+        model, processor = loaded(folder)
+    assert (tmp_path / "empty" / "model.safetensors").read_bytes() == (tmp_path / "null" / "model.safetensors").read_bytes()

@@ -1,6 +1,7 @@
 """Models whose vision or audio part is not in the graph: logits of samples with images or sound against transformers, refusals, whole runs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy
@@ -11,7 +12,7 @@ from layerpress_data import image_writers
 from layerpress_data.errors import DataError
 from layerpress_data.image_embedder import ImageEmbedder
 from safetensors.torch import load_file
-from support import program, tiny_illustrated, tiny_vision
+from support import program, tiny_illustrated, tiny_models, tiny_vision
 from support.selection import nightly_but
 from support.tiny_illustrated import sample
 from support.watched_runs import killed
@@ -72,6 +73,26 @@ def test_images_that_overflow(model):
     projector.forward = forward
     with pytest.raises(DataError, match="row 1: the vision or audio part of .* makes NaN of an image"):
         embedder.embed("row 1", inputs)
+
+
+def test_a_quantized_vision_part(model, rows, tmp_path):
+    """FP8 codes have the shape of the weights, and would be taken for them."""
+    folder = shutil.copytree(model, tmp_path / "model")
+    tensors = tiny_models.tensors(folder)
+    name = next(name for name in tensors if "multi_modal_projector" in name and name.endswith("1.weight"))
+    scale = tensors[name].abs().amax(1, keepdim=True) / 448
+    tensors |= {name: (tensors[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+    tiny_models.rewrite_tensors(folder, tensors)
+    with pytest.raises(DataError, match="is stored quantized .*linear_1.weight_scale.*: name the original model"):
+        ImageEmbedder(folder).model()
+
+
+def test_samples_that_a_model_with_images_writes(model, tmp_path):
+    """Text, as of other models."""
+    data = program.write_samples(tmp_path / "samples.jsonl", [[5, 6, 7, 8, 9, 10, 11, 12]])
+    program.run("prepare", model, "--dataset", data, "--generate", "2", "--output", tmp_path / "tokens.safetensors")
+    tokens = load_file(tmp_path / "tokens.safetensors")
+    assert len(tokens["sample_offsets"]) == 4 and tokens["input_ids"][:8].tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
 
 
 def test_embeddings_that_cannot_be_turned(model):

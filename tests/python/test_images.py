@@ -199,6 +199,7 @@ def test_texts_and_images_that_do_not_match(fails, vision, data):
         {"text": "<|image|>w1 <|image|>", "image": "square.png"}, {"text": "<|image|>w1", "images": []},
         {"text": "<|image|>w1", "images": ["square.png", "wide.jpg"]}, {"input_ids": [1, 2], "image": "square.png"},
         {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        {"messages": [{"role": "user", "content": "w1 <image> w2 <image>"}], "images": ["wide.jpg"]},
         {"messages": [{"role": "user", "content": [{"type": "image", "path": "wide.jpg"}]}], "images": ["square.png"]}]:
         fails("rows.jsonl, line 1", model=vision, dataset=data(row))
 
@@ -260,3 +261,56 @@ def test_checkpoint_without_image_processor(fails, data, tmp_path):
     fails("preprocessor_config.json", model=checkpoint, dataset=path)
     (checkpoint / "preprocessor_config.json").write_text("{")
     fails("preprocessor_config.json", model=checkpoint, dataset=path)
+
+
+def test_photos_that_lie_on_their_side(prepare, vision, data):
+    """Cameras say how a picture is turned; what is read is what people see."""
+    from PIL import Image
+
+    folder = data().parent
+    turned = Image.open(folder / "wide.jpg").transpose(Image.Transpose.ROTATE_90)
+    turned.save(folder / "upright.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=exif)
+    samples = stored(prepare(model=vision, dataset=data({"text": "w1", "image": "turned.png"}, {"text": "w1", "image": "upright.png"})))
+    assert_same(samples[0], expected(vision, "<|image|>w1", [folder / "upright.png"], True))
+    assert_same(samples[1], samples[0])
+
+
+def test_marks_of_datasets_in_the_place_of_images(prepare, vision, data):
+    """LLaVA's rows and TRL's write <image> whatever the model's token is."""
+    folder = data().parent
+    talk = [{"from": "human", "value": "<image>\nw1"}, {"from": "gpt", "value": "w2"}]
+    two = [{"role": "user", "content": "w1 <image> w2\n<image>"}, {"role": "assistant", "content": [{"type": "text", "text": "w3"}]}]
+    own = [{"role": "user", "content": "<|image|>w1"}]
+    samples = stored(prepare(model=vision, dataset=data(
+        {"conversations": talk, "image": "square.png"}, {"messages": two, "images": ["wide.jpg", "tall.webp"]},
+        {"messages": own, "images": ["square.png"]}, {"text": "w5 <image> w6", "image": "gray.png"})))
+    bos = "<|begin_of_text|>"
+    square = [folder / "square.png"]
+    assert_same(samples[0], expected(vision, f"{bos} user <|image|> w1 assistant w2", square, False))
+    both = [folder / "wide.jpg", folder / "tall.webp"]
+    assert_same(samples[1], expected(vision, f"{bos} user w1 <|image|> w2 <|image|> assistant w3", both, False))
+    assert_same(samples[2], expected(vision, f"{bos} user <|image|> w1", square, False))
+    assert_same(samples[3], expected(vision, "w5 <|image|> w6", [folder / "gray.png"], True))
+
+
+def test_names_with_a_scheme_of_files(prepare, vision, data):
+    folder = data().parent
+    named = part_of_message({"type": "image", "url": (folder / "square.png").as_uri()})
+    wanted = stored(prepare(model=vision, dataset=data(part_of_message({"type": "image", "path": "square.png"}))))
+    assert_same(stored(prepare(model=vision, dataset=data(named)))[0], wanted[0])
+
+
+@pytest.mark.parametrize("kind", ["vision", "image"])
+def test_what_stands_around_an_image(kind, tmp_path):
+    """Qwen's names and GLM's."""
+    from types import SimpleNamespace
+
+    from layerpress_data.vision_processor import VisionProcessor
+
+    (tmp_path / "config.json").write_text(json.dumps({f"{kind}_start_token_id": 1, f"{kind}_end_token_id": 2}))
+    tokenizer = SimpleNamespace(convert_ids_to_tokens=lambda ids: [f"<{i}>" for i in ids])
+    processor = SimpleNamespace(image_token="<i>", tokenizer=tokenizer)
+    assert VisionProcessor(tmp_path)._placeholder(processor) == "<1><i><2>"

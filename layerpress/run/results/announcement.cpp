@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -12,6 +13,8 @@
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/graph/graph.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/results/result_facts.h"
@@ -121,6 +124,25 @@ double share_of(const std::vector<std::string>& modules, const checkpoint::Check
   return all == 0 ? 0 : static_cast<double>(own) / static_cast<double>(all);
 }
 
+/// Whether a module of a model that also takes images or sound belongs to the part that its graph computes.
+std::function<bool(const std::string&)> in_language_part(const setup::OpenedModel& model) {
+  const Json& config = model.checkpoint->config();
+  if (!json_has(config, "vision_config") && !json_has(config, "audio_config"))
+    return [](const std::string&) { return true; };
+  const auto part = [](const std::string& name) {
+    const std::string inner = name.starts_with("model.") ? name.substr(6) : name;
+    return inner.substr(0, inner.find('.'));
+  };
+  std::set<std::string> own;
+  for (const graph::Node& node : model.traced.graph.nodes)
+    if (graph::is_linear(node.operation)) {
+      own.insert(part(model.traced.graph.module_name(node)));
+      for (const std::string& other : model::other_names(model.traced, model.traced.graph.module_name(node)))
+        own.insert(part(other));
+    }
+  return [own, part](const std::string& name) { return own.contains(part(name)); };
+}
+
 /// What an imported graph has no nodes for; lists of experts, which may be most of a model, apart from linears.
 void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
   const setup::OpenedModel& model = setup.model;
@@ -137,15 +159,20 @@ void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
                                            [](const std::string& name) { return !name.ends_with(".experts"); });
   experts.assign(first, linears.end());
   linears.erase(first, linears.end());
-  const auto say = [&](const std::vector<std::string>& modules, const std::string& what, const char* verb) {
+  const auto outside = std::stable_partition(linears.begin(), linears.end(), in_language_part(model));
+  const std::vector<std::string> others(outside, linears.end());
+  linears.erase(outside, linears.end());
+  const auto say = [&](LogLevel level, const std::vector<std::string>& modules, const std::string& what,
+                       const std::string& why) {
     if (modules.empty()) return;
-    control.message(LogLevel::kWarning,
-                    fmt::format("[importer] {}, {:.0f} % of the model, {} not nodes of the imported graph and stay "
-                                "uncompressed, whatever the recipe says: {}",
-                                what, 100 * share_of(modules, *model.stored), verb, join_first(modules, 4)));
+    control.message(level, fmt::format("[importer] {}, {:.0f} % of the model, {} and stay uncompressed, whatever the "
+                                       "recipe says: {}",
+                                       what, 100 * share_of(modules, *model.stored), why, join_first(modules, 4)));
   };
-  say(experts, "the experts of " + counted(experts.size(), "layer"), "are");
-  say(linears, counted(linears.size(), "linear"), linears.size() == 1 ? "is" : "are");
+  constexpr const char* kNoNodes = "are not nodes of the imported graph";
+  say(LogLevel::kWarning, experts, "the experts of " + counted(experts.size(), "layer"), kNoNodes);
+  say(LogLevel::kWarning, linears, counted(linears.size(), "linear"), kNoNodes);
+  say(LogLevel::kInfo, others, counted(others.size(), "linear"), "belong to a part for images or sound");
 }
 
 /// Experts that the result has one by one, although transformers knows the layer's stacked tensors only.

@@ -30,9 +30,11 @@ class DownloadFault(Fault):
 
 def download(model: str, revision: Optional[str], report: Report) -> dict[str, Any]:
     """Downloads what is not in the cache yet; a file that is there is not fetched again. Reports {"done", "total"} in bytes."""
-    from huggingface_hub import HfApi, errors, snapshot_download
+    from huggingface_hub import HfApi, constants, errors, snapshot_download
 
     where = model + (f"@{revision}" if revision else "")
+    if constants.HF_HUB_OFFLINE:
+        return _cached(model, revision, where)
     _require_plain_blob_names(where)
     missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
     try:
@@ -61,6 +63,20 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     if Path(folder).name != info.sha:
         raise DownloadFault(f"{where}: changed during the download; start again")
     return {"folder": folder, "files": len(names), "bytes": sum(sizes.values())}
+
+
+def _cached(model: str, revision: Optional[str], where: str) -> dict[str, Any]:
+    """What the cache has without asking the hub, if that is all that a run needs."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns="config.json", local_files_only=True))
+        files = {file.name: file for file in folder.iterdir() if file.exists()}
+        names = needed_files(files, lambda name: files[name].read_text(encoding="utf-8"), where)
+    except Exception as fault:  # of the hub's client, of the cache, or files that are not there
+        reason = fault.args[0].removeprefix(f"{where}: ") if isinstance(fault, DownloadFault) else "the cache does not have it"
+        raise DownloadFault(f"{where}: HF_HUB_OFFLINE is set, and {reason}; unset it to fetch what is missing") from None
+    return {"folder": str(folder), "files": len(names), "bytes": sum(files[name].stat().st_size for name in names)}
 
 
 def _require_plain_blob_names(where: str) -> None:

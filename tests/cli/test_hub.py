@@ -46,6 +46,21 @@ def test_download(hub, variables, expected, results, rounding, model):
     assert hub.requests == []
 
 
+def test_offline(hub, variables):
+    """Where the cache has all, nobody is asked."""
+    offline = variables | {"HF_HUB_OFFLINE": "1"}
+    program.fails("inspect", "org/name", "--download", env=offline,
+                  fragments=["[hub.download] org/name: HF_HUB_OFFLINE is set, and the cache does not have it; unset it"])
+    program.run("inspect", "org/name", "--download", env=variables)
+    hub.requests.clear()
+    program.run("inspect", "org/name", "--download", env=offline)
+    assert hub.requests == []
+    [weights] = Path(variables["HF_HUB_CACHE"]).glob("*/snapshots/*/model.safetensors")
+    weights.unlink()
+    program.fails("inspect", "org/name", "--download", env=offline,
+                  fragments=["HF_HUB_OFFLINE is set, and has neither model.safetensors nor model.safetensors.index.json"])
+
+
 @pytest.mark.nightly
 def test_shards(hub, variables, model):
     """Of weights in several files, those that the index names."""

@@ -44,6 +44,7 @@ struct QuantizedAttention {
   graph::NodeId node = -1;
   const quant::QuantizationArgs* args = nullptr;
   const quant::QuantizationScheme* group = nullptr;  ///< as in AttentionScheme
+  bool stored = false;                               ///< as the source has it, with the source's scales
 };
 
 /// A transform at one of its sites.

@@ -152,8 +152,7 @@ bool RunFolder::holds_this_output() const {
   try {
     const auto complete = checkpoint::Checkpoint::open(folder);
     if (complete->config() != output_config(setup_) ||
-        read_text_file(folder / "recipe.yaml") !=
-            recipe::to_yaml(setup::written_recipe(setup_.recipe, setup_.modifiers)))
+        read_text_file(folder / "recipe.yaml") != setup::recipe_text(setup_.model, setup_.recipe, setup_.modifiers))
       return false;
     const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
     const std::set<std::string> changed = setup_.assignments.changed(setup_.model.traced.graph);

@@ -23,6 +23,7 @@
 #include "layerpress/setup/assignment/assignment.h"
 #include "layerpress/setup/assignment/edited_linears.h"
 #include "layerpress/setup/assignment/recipe_rewrites.h"
+#include "layerpress/setup/assignment/written_recipe.h"
 #include "layerpress/setup/opening/hub.h"
 #include "layerpress/setup/opening/model_graph.h"
 #include "layerpress/setup/opening/open_model.h"
@@ -173,11 +174,22 @@ bool says_recipe(const setup::OpenedModel& result) {
                               : std::filesystem::exists(recipe_file(result));
 }
 
-/// The recipe that a checkpoint was made by; nothing: it does not say.
-std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result) {
+/// The recipe that a checkpoint was made by, behind those that the model was changed by before and `source` was not; nothing: it does not
+/// say.
+std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result, const setup::OpenedModel& source) {
   if (!says_recipe(result)) return std::nullopt;
-  if (!result.file_metadata) return recipe::read_recipe_file(recipe_file(result));
-  return recipe::parse_recipe(*gguf::find_value<std::string>(*result.file_metadata, kRecipeKey), kRecipeKey);
+  const std::string where = result.file_metadata ? kRecipeKey : recipe_file(result).string();
+  std::string text = result.file_metadata ? *gguf::find_value<std::string>(*result.file_metadata, kRecipeKey)
+                                          : read_text_file(recipe_file(result));
+  const std::string of_source = source.file_metadata || !says_recipe(source) ? "" : read_text_file(recipe_file(source));
+  recipe::Recipe all;
+  for (; !text.empty() && text != of_source; text = setup::earlier_recipe(text)) {
+    recipe::Recipe recipe = recipe::parse_recipe(text, where);
+    recipe.modifiers.insert(recipe.modifiers.end(), all.modifiers.begin(), all.modifiers.end());
+    all = std::move(recipe);
+  }
+  if (all.modifiers.empty()) return std::nullopt;  // the source itself, or a copy
+  return all;
 }
 
 /// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
@@ -185,7 +197,7 @@ std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result) {
 verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source,
                                    verification::Findings& findings) {
   try {
-    const std::optional<recipe::Recipe> recipe = recipe_of(result);
+    const std::optional<recipe::Recipe> recipe = recipe_of(result, source);
     if (!recipe) return {};
     const setup::Modifiers modifiers = setup::make_modifiers(
         setup::with_block_types(*recipe, source, result.file_metadata.has_value(), /*has_importance_file=*/true));

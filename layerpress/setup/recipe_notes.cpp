@@ -130,6 +130,15 @@ void add_left_divided(const RunSetup& setup, Notes& notes) {
                   left.size() > 1 ? "each" : "its"));
 }
 
+void add_lost_caches(const RunSetup& setup, Notes& notes) {
+  const auto& stored = setup.model.quantized_attentions;
+  if (stored.empty() || !setup.assignments.attentions.empty() || !setup.target->holds_activation_scales()) return;
+  notes.push_back(
+      fmt::format("the source's quantized cache of keys and values is not in the result ({}): the recipe changes "
+                  "values that its scales were measured on; write kv_cache_scheme to measure them again",
+                  stored.begin()->first));
+}
+
 void add_layer_experts(const RunSetup& setup, Notes& notes) {
   if (model::has_layer_experts(setup.model.checkpoint->config()))
     notes.push_back(
@@ -163,6 +172,7 @@ std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSe
   add_replaced_default(options, setup, notes);
   add_left_routers(setup, notes);
   add_left_divided(setup, notes);
+  add_lost_caches(setup, notes);
   add_layer_experts(setup, notes);
   add_vocabulary_gaps(setup, notes);
   return notes;

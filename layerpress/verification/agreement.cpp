@@ -149,9 +149,9 @@ void check_config(const Subject& model, Findings& findings) {
 }
 
 void check_attentions(const setup::OpenedModel& model, Findings& findings) {
-  for (const auto& [attention, args] : model.quantized_attentions)
-    if (quant::has_stored_parameters(args.first))
-      for (const char* value : {"k", "v"}) require_tensors(*model.stored, attention, {value, &args.first}, findings);
+  for (const auto& [name, attention] : model.quantized_attentions)
+    if (quant::has_stored_parameters(attention.args))
+      for (const char* value : {"k", "v"}) require_tensors(*model.stored, name, {value, &attention.args}, findings);
 }
 
 void check_fused(const Subject& model, Findings& findings) {

@@ -7,6 +7,7 @@ import copy
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -128,11 +129,13 @@ def dispatch_for_generation(model: Any, *_: Any, **__: Any) -> Any:
 
 
 class WaitingFolder:
-    """A folder in the temporary folder where the result waits for save_pretrained(), as long as this object exists."""
+    """A folder in the temporary folder where the result of a model waits for save_pretrained(), as long as this object exists. Its name is the
+    model's, which another run would write into the card of its own result."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any = None) -> None:
         folder = TemporaryFolder()
-        self.path = folder.path / "result"
+        known = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+        self.path = folder.path / (re.sub(r"[^\w.-]+", "-", Path(known).name).strip(".-") or "result")
         self.remove = weakref.finalize(self, folder.remove)
         logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.path)
 

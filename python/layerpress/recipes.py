@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 from .errors import RecipeError
 from .modifiers import Modifier
@@ -28,7 +28,7 @@ class Recipe:
 
 
 def recipe_text(recipe: Any) -> Optional[str]:
-    """A path, YAML or JSON text as it is; modifiers as JSON, in their order; the recipe of a MixedPrecision."""
+    """A path, YAML or JSON text as it is; a mapping and modifiers as JSON, in their order; the recipe of a MixedPrecision."""
     if isinstance(recipe, Recipe):
         return recipe_text(recipe.recipe)
     if isinstance(recipe, MixedPrecision):
@@ -39,6 +39,11 @@ def recipe_text(recipe: Any) -> Optional[str]:
         if not os.fspath(recipe):
             raise RecipeError("[python.recipe] the text is empty: nothing would be done; pass None for the default scheme")
         return os.fspath(recipe)
+    if isinstance(recipe, Mapping):
+        try:
+            return json.dumps(recipe)
+        except TypeError as fault:
+            raise RecipeError(f"[python.recipe] the mapping is no JSON ({fault}): pass modifiers, or plain values") from None
     # A mapping holds a type once, so that each modifier has a group of its own.
     groups = {f"group_{index}_modifiers": {modifier.type_of_recipe: modifier.arguments}
               for index, modifier in enumerate(_flat(recipe))}

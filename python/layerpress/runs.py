@@ -337,14 +337,14 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
                          "hf upload ORG/NAME FOLDER")
     if is_in_memory(model) and "output" not in options and function == "oneshot":
-        options["output"] = _waiting_folder(request)
+        options["output"] = _waiting_folder(request, model)
 
 
-def _waiting_folder(request: _Request) -> str:
+def _waiting_folder(request: _Request, model: Any) -> str:
     """All ranks write into the first one's."""
     ranks = current_ranks()
     if ranks is None or ranks.is_first:
-        request.waiting = WaitingFolder()
+        request.waiting = WaitingFolder(model)
     own = "" if request.waiting is None else str(request.waiting.path)
     return own if ranks is None or ranks.size == 1 else ranks.all_gather_text(own)[0]
 

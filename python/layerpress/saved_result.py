@@ -122,6 +122,8 @@ class ResultSaver:
         for name, sums in self._sums.items():
             parameter = now.get(name)
             known = None if self._versions is None else self._versions.get(name)  # a copy by pickle counts anew
+            if parameter is None and sums is not None and _is_unpacked(name, now):
+                continue
             if sums is None or parameter is None:
                 yield name
             elif known is not None and known[0] == id(parameter):
@@ -192,6 +194,12 @@ def _follow(config: dict[str, Any], before: dict[str, Any], now: dict[str, Any])
 def _named(model: Any) -> Any:
     """The parameters under all of their names."""
     return model.named_parameters(remove_duplicate=False)
+
+
+def _is_unpacked(name: str, now: dict[str, Any]) -> bool:
+    """Whether a part of a compressed weight is gone because compressed-tensors has made the weight of it, as the first forward pass does."""
+    module, _, part = name.rpartition(".")
+    return part.startswith("weight_") and f"{module}.weight" in now
 
 
 def _all_sums(model: Any) -> dict[str, Optional[tuple]]:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 
 import pytest
 
@@ -74,3 +75,4 @@ def test_recipes_as_objects():
     modifier = QuantizationModifier(scheme="FP8_DYNAMIC", ignore=["lm_head"])
     assert recipe_text(Recipe.create_instance([modifier])) == recipe_text(modifier)
     assert recipe_text(Recipe.create_instance("recipe.yaml")) == "recipe.yaml"
+    assert json.loads(recipe_text({"stage": {"m": {"GPTQModifier": {}}}})) == {"stage": {"m": {"GPTQModifier": {}}}}

@@ -9,6 +9,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
+#include "layerpress/modifier/quantizing/quantizing_modifier.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/recipe/yaml_to_json.h"
 #include "layerpress/run/compression/model_name.h"
@@ -44,11 +45,10 @@ OrderedJson original_metadata(const fs::path& model) {
   }
 }
 
-/// A list of quantities by name: "4-bit int group 128 (210), ...", in the order of their first mention.
-std::string schemes_text(const Json& modules) {
+/// A list of quantities by name: "4-bit int group 128: 210 modules; ...", in the order of their first mention.
+std::string text_of(const std::vector<std::string>& schemes) {
   std::vector<std::pair<std::string, int>> counts;
-  for (const Json& module : modules) {
-    const auto scheme = module["scheme"].get<std::string>();
+  for (const std::string& scheme : schemes) {
     const auto found = std::find_if(counts.begin(), counts.end(), [&](const auto& own) { return own.first == scheme; });
     if (found == counts.end())
       counts.emplace_back(scheme, 1);
@@ -58,6 +58,19 @@ std::string schemes_text(const Json& modules) {
   std::vector<std::string> texts;
   for (const auto& [scheme, count] : counts) texts.push_back(fmt::format("{}: {}", scheme, counted(count, "module")));
   return join(texts, "; ");
+}
+
+std::string schemes_text(const Json& modules) {
+  std::vector<std::string> schemes;
+  for (const Json& module : modules) schemes.push_back(module["scheme"]);
+  return text_of(schemes);
+}
+
+/// Those that the source stores compressed, and that the run has left so.
+std::string kept_text(const setup::OpenedModel& model) {
+  std::vector<std::string> schemes;
+  for (const std::string& name : model.kept) schemes.push_back(modifier::describe(model.quantized.at(name).scheme));
+  return text_of(schemes);
 }
 
 std::string algorithms(const recipe::Recipe& recipe) {
@@ -132,6 +145,7 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
   if (!details["modules"].empty()) row("weights", schemes_text(details["modules"]));
+  if (!setup.model.kept.empty()) row("weights as the source stores them", kept_text(setup.model));
   if (const Json& mixed = details["mixed_precision"]; !mixed.is_null()) row("schemes chosen by", precision_text(mixed));
   row("size of the weights", size_text(details["source_bytes"].get<std::uint64_t>(), summary.output_bytes));
   if (details["samples"].get<std::int64_t>() > 0) row("calibration", calibration_text(options, details));
@@ -157,8 +171,10 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
   text += fmt::format("\n## Reproduce\n\nWith Layerpress {}{}:\n\n    {}\n\nProducts were computed in {}.\n",
                       LAYERPRESS_VERSION, options.recipe.empty() ? "" : ", in this folder",
                       reproduction(options, model, ranks), setup::arithmetic_words(setup.placement));
-  text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n",
-                      recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
+  const std::string recipe = setup::recipe_text(setup.model, setup.recipe, setup.modifiers);
+  if (!setup::earlier_recipe(recipe).empty())
+    text += "The model that this command reads had been made by the recipe that stands in comments below.\n";
+  text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n", recipe);
   return text;
 }
 

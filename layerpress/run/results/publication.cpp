@@ -189,7 +189,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     output.write_index();
     const target::Finished finished{
         .source = *work.setup.model.checkpoint,
-        .recipe = recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)),
+        .recipe = setup::recipe_text(work.setup.model, work.setup.recipe, work.setup.modifiers),
         .config = [&] { return output::output_config(work.setup); },
         .card = [&] { return model_card(rank.options, work.setup, summary); }};
     work.setup.target->write_others(finished, folder.path());

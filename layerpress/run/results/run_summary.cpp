@@ -123,7 +123,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"output", options.output},
           {"scheme", scheme_names(setup)},
           {"serving", serving(options.output, setup)},
-          {"recipe", recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers))},
+          {"recipe", setup::recipe_text(setup.model, setup.recipe, setup.modifiers)},
           {"mixed_precision", setup.decision},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},

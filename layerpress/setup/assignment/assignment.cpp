@@ -381,6 +381,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   find_stored_codes(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   check_not_empty(model, modifiers, assignments);
+  keep_stored_attentions(model, target, assignments);
   check_held(graph, assignments, target);
   check_calibrated(modifiers, assignments);
   if (target.fuses_linears()) {

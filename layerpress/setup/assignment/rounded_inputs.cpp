@@ -123,12 +123,12 @@ class ServedRoundings {
     const std::string& module = graph_.module_name(node);
     const auto found = opened_.quantized_attentions.find(module);
     if (found == opened_.quantized_attentions.end()) return {};
-    const auto& [args, queries] = found->second;
+    const auto& [args, group] = found->second;
     const FindTensor find = [&](const std::string& name) {
       return opened_.stored->contains(name) ? std::optional(opened_.stored->tensor(name)) : std::nullopt;
     };
     std::vector<graph::RoundedInput> roundings;
-    if (queries) roundings.push_back({0, rounding_of_heads(args, module + ".q", heads.heads, find)});
+    if (group) roundings.push_back({0, rounding_of_heads(args, module + ".q", heads.heads, find)});
     roundings.push_back({1, rounding_of_heads(args, module + ".k", heads.kv_heads, find)});
     roundings.push_back({2, rounding_of_heads(args, module + ".v", heads.kv_heads, find)});
     return roundings;

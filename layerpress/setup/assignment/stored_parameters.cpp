@@ -208,6 +208,20 @@ void plan_stored_parameters(const OpenedModel& model, const Modifiers& modifiers
                    [](const StoredParameters& a, const StoredParameters& b) { return a.reader < b.reader; });
 }
 
+void keep_stored_attentions(const OpenedModel& model, const target::Target& target,
+                            compression::Assignments& assignments) {
+  if (!target.holds_activation_scales() || !assignments.attentions.empty()) return;
+  if (!assignments.transforms.empty() || !model.rewritten.empty()) return;
+  const graph::Graph& graph = model.traced.graph;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    if (!graph::cached_attention(graph.nodes[n].operation)) continue;
+    const auto found = model.quantized_attentions.find(graph.module_name(graph.nodes[n]));
+    if (found == model.quantized_attentions.end()) continue;
+    const auto& [args, group] = found->second;
+    assignments.attentions.push_back({n, &args, group.get(), /*stored=*/true});
+  }
+}
+
 void check_common_parameters(const graph::Graph& graph, const std::vector<graph::Subgraph>& subgraphs,
                              const compression::Assignments& assignments) {
   std::map<graph::NodeId, std::size_t> subgraph_of;

@@ -13,6 +13,11 @@ namespace layerpress::setup {
 void plan_stored_parameters(const OpenedModel& model, const Modifiers& modifiers,
                             compression::Assignments& assignments);
 
+/// Where the recipe quantizes no attention: those that the source has quantized stay so, unless a transform or a rewrite changes values on
+/// which their scales were measured.
+void keep_stored_attentions(const OpenedModel& model, const target::Target& target,
+                            compression::Assignments& assignments);
+
 /// Throws RecipeError if modules with common parameters lie in several subgraphs.
 void check_common_parameters(const graph::Graph& graph, const std::vector<graph::Subgraph>& subgraphs,
                              const compression::Assignments& assignments);

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
+#include <cstdint>
+#include <filesystem>
+#include <sstream>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
 #include "layerpress/compression/modifier.h"
 #include "layerpress/quant/rounding/observer.h"
 #include "layerpress/recipe/inherited_schemes.h"
@@ -95,7 +101,40 @@ void complete(const Groups& groups, OrderedJson& arguments) {
       complete_group(*scheme->weights, described[name]["weights"]);
 }
 
+constexpr std::string_view kEarlier = "\n# The source was made by another recipe:\n";
+
+/// The recipe.yaml beside the source's weights; "": there is none of a usual size.
+std::string recipe_beside(const OpenedModel& source) {
+  constexpr std::uintmax_t kLongest = 1 << 20;
+  const std::filesystem::path file = source.checkpoint->directory() / "recipe.yaml";
+  std::error_code failure;
+  const bool is_there = !source.checkpoint->directory().empty() && std::filesystem::is_regular_file(file, failure) &&
+                        std::filesystem::file_size(file, failure) <= kLongest && !failure;
+  const std::string text = is_there ? read_text_file(file) : "";
+  return is_utf8(text) ? text : "";
+}
+
 }  // namespace
+
+std::string recipe_text(const OpenedModel& source, const recipe::Recipe& recipe, const Modifiers& modifiers) {
+  std::string text = recipe::to_yaml(written_recipe(recipe, modifiers));
+  const std::string earlier = recipe_beside(source);
+  if (earlier.empty()) return text;
+  text += kEarlier;
+  std::istringstream lines(earlier);
+  for (std::string line; std::getline(lines, line);) text += line.empty() ? "#\n" : "# " + line + "\n";
+  return text;
+}
+
+std::string earlier_recipe(const std::string& text) {
+  const std::size_t place = text.find(kEarlier);
+  if (place == std::string::npos) return "";
+  std::istringstream lines(text.substr(place + kEarlier.size()));
+  std::string earlier;
+  for (std::string line; std::getline(lines, line) && line.starts_with("#");)
+    earlier += line.substr(std::min<std::size_t>(2, line.size())) + "\n";
+  return earlier;
+}
 
 recipe::Recipe written_recipe(const recipe::Recipe& recipe, const Modifiers& modifiers) {
   recipe::Recipe written = recipe::with_inherited_schemes(recipe::with_separate_scaling(recipe));

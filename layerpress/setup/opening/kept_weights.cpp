@@ -85,6 +85,10 @@ std::string dequantized_text(const OpenedModel& model, const compression::Assign
   std::vector<std::string> names = left_as_they_are(model, model.rewritten_quantized, assignments);
   for (const std::string& name : left_as_they_are(model, model.quantized, assignments))
     if (model.kept.count(name) == 0) names.push_back(name);
+  for (const auto& [node, assignment] : assignments.linears) {
+    const std::string weight = graph::weight_matrix(model.traced.graph.nodes[node].operation).value().weight;
+    if (quant::is_dense(*assignment.scheme) && model.quantized.contains(weight)) names.push_back(weight);
+  }
   if (names.empty()) return "";
   return fmt::format("{} weights that stay uncompressed are written as {}, not as they are stored ({}): {}{}",
                      names.size(), dtype_word(model.checkpoint->spec(names.front()).dtype), model.source_format,

@@ -48,6 +48,7 @@ model::TracedModel traced(const checkpoint::Checkpoint& checkpoint, const ModelC
 
 void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opened) {
   const graph::Graph& graph = opened.traced.graph;
+  std::map<int, std::shared_ptr<const quant::QuantizationScheme>> schemes;
   for (const graph::Node& node : graph.nodes) {
     if (!graph::cached_attention(node.operation)) continue;
     const std::string& name = graph.module_name(node);
@@ -55,10 +56,12 @@ void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opene
         config, {{name, {graph.modules[node.module].class_name}, model::other_names(opened.traced, name)}});
     const quant::QuantizationScheme* group =
         groups[0] < 0 ? nullptr : &config.groups[static_cast<std::size_t>(groups[0])].second;
-    if (group != nullptr && !group->weights && group->input_activations)
-      opened.quantized_attentions[name] = {*group->input_activations, true};
-    else if (config.kv_cache_scheme)
-      opened.quantized_attentions[name] = {*config.kv_cache_scheme, false};
+    if (group != nullptr && !group->weights && group->input_activations) {
+      auto& scheme = schemes[groups[0]];
+      if (!scheme) scheme = std::make_shared<quant::QuantizationScheme>(*group);
+      opened.quantized_attentions[name] = {*scheme->input_activations, scheme};
+    } else if (config.kv_cache_scheme)
+      opened.quantized_attentions[name] = {*config.kv_cache_scheme};
   }
 }
 

@@ -23,6 +23,13 @@
 
 namespace layerpress::setup {
 
+/// An attention whose keys and values are served quantized.
+struct StoredAttention {
+  quant::QuantizationArgs args;
+  /// That of its queries, if they are quantized, too; one object for all attentions of the group.
+  std::shared_ptr<const quant::QuantizationScheme> group{};
+};
+
 /// A model folder opened, traced and checked. Weights that are stored quantized appear in `checkpoint` with their values, which are
 /// computed when they are loaded.
 struct OpenedModel : rewrite::Model {
@@ -41,11 +48,10 @@ struct OpenedModel : rewrite::Model {
   std::set<std::string> written_stacked{};
   /// The stacked weights that linears of experts in `quantized` were taken out of, by name.
   std::map<std::string, source::StoredWeight> stacked_quantized{};
-  /// Attentions whose keys and values are served quantized, by name, and whether their queries are, too.
-  std::map<std::string, std::pair<quant::QuantizationArgs, bool>> quantized_attentions{};
-  at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight
-  bool has_tokenizer = true;                    ///< false for a GGUF whose tokenizer is none
-  bool keeps_codes = true;                      ///< quantized weights that stay are not to be written as values
+  std::map<std::string, StoredAttention> quantized_attentions{};  ///< by name; of a source of compressed-tensors
+  at::ScalarType stored_dtype = at::kBFloat16;                    ///< dtype of the first plain weight
+  bool has_tokenizer = true;                                      ///< false for a GGUF whose tokenizer is none
+  bool keeps_codes = true;  ///< quantized weights that stay are not to be written as values
 
   std::unique_ptr<residency::WeightSource> weights() const;
 };

@@ -111,6 +111,9 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
   SourceTensors source;
   source.dropped = dropped_heads(model, assignments);
   const std::set<std::string> read = graph::weights_read(model.traced.graph);
+  std::set<std::string> kept;  // attentions whose scales the output has, too
+  for (const compression::QuantizedAttention& attention : assignments.attentions)
+    if (attention.stored) kept.insert(model.traced.graph.module_name(model.traced.graph.nodes[attention.node]));
   std::set<std::string> read_parts;  // a stacked tensor of experts is a part of many
   for (const std::string& name : model.checkpoint->names())
     if (read.count(name) != 0)
@@ -120,7 +123,7 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
     const auto is_it = [&](const SourceTensors::Dropped& tensor) { return tensor.name == name; };
     const std::vector<checkpoint::StoredTensor> parts = model.checkpoint->stored_parts(name);
     if (read.count(name) != 0 || read_parts.count(parts.front().name) != 0) continue;
-    if (!model.source_format.empty() && source::describes_activations(name))
+    if (!model.source_format.empty() && source::describes_activations(name) && !kept.contains(parent_name(name)))
       source.dropped.push_back({name, "it describes quantized activations of the source, which the output has not"});
     else if (is_leftover(model, read, name))
       source.dropped.push_back({name, "it describes codes that the weight no longer has"});

@@ -138,7 +138,7 @@ class VisionProcessor:
     def _render(self, processor, content: Content, images: int) -> str:
         if self._templates is None:
             self._templates = CheckpointTemplates(self._directory, processor.chat_template)
-        messages = _with_image_parts(content.value, images, (processor.image_token, _MARK))
+        messages = _with_image_parts(content.value, images, (getattr(processor, "image_token", None) or _MARK, _MARK))
         return self._templates.for_messages(messages).render(messages, processor.tokenizer.special_tokens_map, content.place)
 
     def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:

@@ -31,6 +31,15 @@ def gptq(model):
     return ["--group-size", "32", "--dataset", model.with_name("tokens.safetensors"), "--threads", "1"]
 
 
+def test_partial_sums_on_disk(results, tmp_path):
+    """Each expert adds to a sum that another subgraph has begun; in the scratch file it is read only."""
+    small = tiny_models.save(tmp_path / "model", "Qwen3Moe", torch.bfloat16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+    program.write_token_file(tmp_path / "tokens.safetensors", tiny_models.random_samples([40] * 6))
+    options = ["--group-size", "32", "--dataset", tmp_path / "tokens.safetensors", *LINEAR]
+    in_memory, on_disk = (program.oneshot(small, results / place, *options, "--sequential-offload-device", place) for place in ("cpu", "disk"))
+    assert (on_disk / "model.safetensors").read_bytes() == (in_memory / "model.safetensors").read_bytes()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("cut", [[], LINEAR], ids=["layers", "linears"])
 @pytest.mark.parametrize("mode", MODES)

@@ -17,7 +17,7 @@ namespace layerpress::compression {
 namespace {
 
 constexpr std::int64_t kTokens = 700, kFeatures = 40, kRows = 24;
-const graph::ResidualWrite kWrite{7, "bias", kRows, /*stream=*/2, /*written=*/3};
+const graph::ResidualWrite kWrite{7, "bias", kRows, /*stream=*/2, /*output=*/3};
 
 std::vector<StatisticPtr> all() {
   return {std::make_shared<GramStatistic>(),
@@ -42,13 +42,13 @@ at::Tensor defined_part(const Statistic& statistic, const at::Tensor& figures) {
 struct Values {
   at::Tensor x = at::randn({kTokens, kFeatures}), original = x + 0.1 * at::randn({kTokens, kFeatures});
   at::Tensor stream = at::randn({kTokens, kRows}), stream_original = stream + 0.1 * at::randn({kTokens, kRows});
-  at::Tensor written = stream_original + at::randn({kTokens, kRows}), bias = at::randn({kRows});
+  at::Tensor output = at::randn({kTokens, kRows}), bias = at::randn({kRows});
 
   StatisticInput input_of(const Statistic& statistic, std::int64_t first, std::int64_t last) const {
     StatisticInput input{{}, statistic.parameter().empty() ? at::Tensor() : bias};
     for (const StatisticSource& source : statistic.sources(1)) {
       const std::map<StatisticSource, at::Tensor> values = {
-          {{1}, x}, {{1, true}, original}, {{2}, stream}, {{2, true}, stream_original}, {{3, true}, written}};
+          {{1}, x}, {{1, true}, original}, {{2}, stream}, {{2, true}, stream_original}, {{3, true}, output}};
       input.values.push_back(values.at(source).slice(0, first, last));
     }
     return input;

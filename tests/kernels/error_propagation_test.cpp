@@ -107,8 +107,8 @@ at::Tensor output_cross_of(const at::Tensor& weight, const Inputs& inputs) {
   const at::Tensor stream = at::randn({inputs.compressed.size(0), weight.size(0)});
   at::Tensor sums = at::zeros({weight.size(0), weight.size(1)});
   const at::Tensor other = stream + inputs.compressed.mm(at::randn({weight.size(1), weight.size(0)})) * 0.1;
-  const at::Tensor written = other + inputs.original.mm(weight.t());
-  accumulate_output_cross(sums, {inputs.compressed, stream, other, written}, {}, {kStrength, kResidual});
+  accumulate_output_cross(sums, {inputs.compressed, stream, other, inputs.original.mm(weight.t())}, {},
+                          {kStrength, kResidual});
   return sums;
 }
 
@@ -133,8 +133,8 @@ TEST(WeightMover, ForOutputsWithoutStreamIsTheSameMove) {
   const Inputs inputs = random_inputs(2000, 120);
   const at::Tensor weight = at::randn({50, 120}), stream = at::zeros({2000, 50});
   at::Tensor sums = at::zeros({50, 120});
-  const at::Tensor bias = at::randn({50}), written = stream + 0.25 * (inputs.original.mm(weight.t()) + bias);
-  accumulate_output_cross(sums, {inputs.compressed, stream, stream, written}, bias, {0.5, 0.3, /*factor=*/0.25});
+  const at::Tensor bias = at::randn({50}), output = inputs.original.mm(weight.t()) + bias;
+  accumulate_output_cross(sums, {inputs.compressed, stream, stream, output}, bias, {0.5, 0.3});
   const at::Tensor other = WeightMover::make_for_outputs(inputs.gram, sums, {0.5, 0.1})->moved(weight);
   EXPECT_LT(change_error(other, weight, inputs, {0.5, 0.1}), 1e-4);
 }

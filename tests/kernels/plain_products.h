@@ -19,12 +19,10 @@ inline at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor&
 
 inline at::Tensor plain_output_cross(const ResidualValues& values, const at::Tensor& bias,
                                      const ResidualShares& shares) {
-  const auto difference = [&](const at::Tensor& a, const at::Tensor& b) {
-    return (a.to(at::kDouble) - b.to(at::kDouble)) / shares.factor;
-  };
-  at::Tensor written = difference(values.written_original, values.stream_original);
-  if (bias.defined()) written -= bias.to(at::kDouble);
-  const at::Tensor all = shares.written * written + shares.stream * difference(values.stream_original, values.stream);
+  at::Tensor output = values.output_original.to(at::kDouble);
+  if (bias.defined()) output = output - bias.to(at::kDouble);
+  const at::Tensor difference = values.stream_original.to(at::kDouble) - values.stream.to(at::kDouble);
+  const at::Tensor all = shares.output * output + shares.stream * difference;
   return all.t().mm(values.x.to(at::kDouble));
 }
 

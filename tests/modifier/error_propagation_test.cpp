@@ -231,16 +231,15 @@ TEST(ErrorPropagation, IsWantedWhenItIsAskedFor) {
 }
 
 TEST(ErrorPropagation, WantsOutputsOnlyForTheResidualStream) {
-  const graph::ResidualWrite write{7, "down.bias", 48, /*stream=*/5, /*written=*/9, /*factor=*/0.5};
+  const graph::ResidualWrite write{7, "down.bias", 48, /*stream=*/5, /*output=*/9, /*factor=*/0.5};
   const compression::ValueFacts facts{3, /*differs=*/true, write};
   EXPECT_EQ(names_of(gptq(nullptr)->statistics_wanted(facts)), Names{"gram"});
   EXPECT_EQ(names_of(gptq({{"residual", 0}})->statistics_wanted(facts)), (Names{"gram", "cross"}));
   const auto wanted = gptq({{"strength", 0.7}, {"residual", 0.2}})->statistics_wanted(facts);
   ASSERT_EQ(names_of(wanted), (Names{"gram", "output_cross"}));
   const auto& outputs = dynamic_cast<const compression::OutputCrossStatistic&>(*wanted[1]);
-  EXPECT_EQ(outputs.shares().written, 0.7);
-  EXPECT_EQ(outputs.shares().stream, 0.2);
-  EXPECT_EQ(outputs.shares().factor, 0.5);
+  EXPECT_EQ(outputs.shares().output, 0.7);
+  EXPECT_EQ(outputs.shares().stream, 0.4);  // what the linear writes is halved on its way
   EXPECT_EQ(outputs.rows(kColumns), 48);
   EXPECT_EQ(outputs.parameter(), "down.bias");
   EXPECT_EQ(outputs.sources(3).back(), (compression::StatisticSource{9, true}));
@@ -256,8 +255,8 @@ TEST(ErrorPropagation, MakesGoodTheResidualStream) {
   statistics.figures.erase("cross");
   const auto error = [&](double residual) {
     at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({64, kColumns});
-    const at::Tensor wanted = original + inputs.original.mm(weight.t());
-    kernels::accumulate_output_cross(sums, {inputs.compressed, stream, original, wanted}, {}, {1.0, residual});
+    const at::Tensor output = inputs.original.mm(weight.t()), wanted = original + output;
+    kernels::accumulate_output_cross(sums, {inputs.compressed, stream, original, output}, {}, {1.0, residual});
     const Json options = {{"strength", 1}, {"damping", 0.01}};
     const at::Tensor quantized = dequantized(compress(*gptq(options), {weight}, statistics).at(0));
     return ((stream + inputs.compressed.mm(quantized.t()) - wanted).norm() / wanted.norm()).item<double>();
@@ -288,8 +287,8 @@ TEST(ErrorPropagation, FindsItsRowsOfTheOutputs) {
   statistics.figures.erase("cross");
   at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({100, kColumns});
   const at::Tensor original = stream + at::randn({1000, 100});
-  kernels::accumulate_output_cross(
-      sums, {inputs.compressed, stream, original, original + inputs.original.mm(weight.t())}, {}, {0.6, 0.3});
+  kernels::accumulate_output_cross(sums, {inputs.compressed, stream, original, inputs.original.mm(weight.t())}, {},
+                                   {0.6, 0.3});
   const auto modifier = gptq(true);
   const auto whole = compress(*modifier, {weight}, statistics).at(0);
   PhaseTimes times;

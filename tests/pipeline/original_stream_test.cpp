@@ -31,7 +31,7 @@ class CrossModifier : public OneSchemeModifier {
     std::vector<compression::StatisticPtr> wanted = test::gram_only();
     if (facts.write && shares)
       wanted.push_back(
-          std::make_shared<compression::OutputCrossStatistic>(*facts.write, shares->written, shares->stream));
+          std::make_shared<compression::OutputCrossStatistic>(*facts.write, shares->output, shares->stream));
     else if (facts.differs)
       wanted.push_back(std::make_shared<compression::CrossStatistic>());
     return wanted;
@@ -231,7 +231,7 @@ void expect_true_outputs(const test::SmallModel& model, const CrossModifier& mod
     };
     const auto [stream, stream_original] = in_both(write.stream);
     const at::Tensor expected = kernels::plain_output_cross(
-        {in_both(value).first, stream, stream_original, in_both(write.written).second},
+        {in_both(value).first, stream, stream_original, in_both(write.output).second},
         write.bias.empty() ? at::Tensor() : model.weights.tensors.at(write.bias), *modifier.shares);
     EXPECT_LT(distance(seen->second, expected), 1e-3) << module;
   }

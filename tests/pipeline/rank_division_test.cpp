@@ -147,7 +147,7 @@ constexpr std::int64_t kRows = 800;
 
 compression::StatisticInput input_of(const at::Tensor& x, const at::Tensor& bias) {
   const at::Tensor stream = x.narrow(1, 0, kRows);
-  return {{x, stream, stream * 3, stream * 4}, bias};
+  return {{x, stream, stream * 3, stream}, bias};
 }
 
 /// E = 2 (r - 1) + 2 r, in small integers.
@@ -158,7 +158,7 @@ at::Tensor expected_output_cross(int rank) {
 
 TEST(StatisticsStore, AddsUpOutputsOverRanks) {
   const auto outputs = std::make_shared<compression::OutputCrossStatistic>(
-      graph::ResidualWrite{.bias = "bias", .rows = kRows, .stream = 1, .written = 2}, 2, 1);
+      graph::ResidualWrite{.bias = "bias", .rows = kRows, .stream = 1, .output = 2}, 2, 1);
   ASSERT_GT(strips_of(*outputs, kWideFeatures).size(), 1u);
   const graph::Graph graph = graph_of(kWideFeatures);
   const at::Tensor bias = at::ones(kRows, at::kBFloat16);

@@ -8,19 +8,19 @@
 namespace layerpress::compression {
 
 /// EᵀX [rows, features], where X is the input of a linear with `rows` rows that writes into the residual stream, and E is what the
-/// original model writes there, and the difference between both streams before (kernels/layers/output_cross.h).
+/// original model's linear gives, and the difference between both streams before (kernels/layers/output_cross.h).
 class OutputCrossStatistic final : public Statistic {
  public:
   static constexpr const char* kName = "output_cross";
 
   /// `strength` and `residual`: the shares of what the linear writes, and of the streams' difference.
   OutputCrossStatistic(graph::ResidualWrite write, double strength, double residual)
-      : write_(std::move(write)), shares_{strength, residual, write_.factor} {}
+      : write_(std::move(write)), shares_{strength, residual / write_.factor} {}
 
   std::string_view name() const override { return kName; }
   const char* phase() const override { return "cross"; }
   std::vector<StatisticSource> sources(graph::ValueId value) const override {
-    return {{value}, {write_.stream}, {write_.stream, true}, {write_.written, true}};
+    return {{value}, {write_.stream}, {write_.stream, true}, {write_.output, true}};
   }
   std::string parameter() const override { return write_.bias; }
   const kernels::ResidualShares& shares() const { return shares_; }

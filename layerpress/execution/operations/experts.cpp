@@ -135,6 +135,11 @@ struct ExpertFunctions {
     return batch.counted.defined() ? at::isin(tokens, batch.counted.to(tokens.device())) : at::Tensor();
   }
 
+  /// Whether nothing else reads the tensor's memory, and it is no part of a file.
+  static bool is_own(const at::Tensor& tensor) {
+    return tensor.use_count() == 1 && tensor.storage().use_count() == 1 && tensor.storage().resizable();
+  }
+
   /// Modifies the sum in place if nothing else holds it.
   static at::Tensor execute(const graph::Expert& op, const NodeRun& run) {
     const at::Tensor& own = run.inputs[0];
@@ -143,7 +148,7 @@ struct ExpertFunctions {
     if (run.inputs.size() < 3)
       sum = at::zeros({weights.size(0), op.features}, own.options());
     else
-      sum = run.inputs[2].use_count() == 1 ? std::move(run.inputs[2]) : run.inputs[2].clone();
+      sum = is_own(run.inputs[2]) ? std::move(run.inputs[2]) : run.inputs[2].clone();
     const at::Tensor tokens = weights.nonzero().squeeze(1);
     std::optional<at::Tensor> bias;
     if (!op.down_bias.empty()) bias = run.parameters.parameter(op.down_bias);

@@ -30,7 +30,7 @@ class WriteFinder {
   ResidualWrite find(NodeId n) const {
     const Node& linear = graph_.nodes[n];
     const auto& operation = std::get<Linear>(linear.operation);
-    ResidualWrite write{n, operation.bias, operation.out_features};
+    ResidualWrite write{n, operation.bias, operation.out_features, -1, linear.output};
     const Node* reader = only_reader(linear.output);
     ValueId written = linear.output;
     if (const auto* scale = reader == nullptr ? nullptr : std::get_if<Scale>(&reader->operation)) {
@@ -43,10 +43,7 @@ class WriteFinder {
     const ValueId input = linear.inputs[0];
     const bool fits =
         other != written && !graph_.is_input(other) && graph_.values[other].rows == graph_.values[input].rows;
-    if (fits && only_reader(input) == &linear && depends_on(graph_, input, other)) {
-      write.stream = other;
-      write.written = reader->output;
-    }
+    if (fits && only_reader(input) == &linear && depends_on(graph_, input, other)) write.stream = other;
     return write;
   }
 

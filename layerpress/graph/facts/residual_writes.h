@@ -13,7 +13,7 @@ struct ResidualWrite {
   std::string bias;       ///< the linear's bias, or ""
   std::int64_t rows = 0;  ///< rows of the linear's weight
   ValueId stream = -1;    ///< the stream before it
-  ValueId written = -1;   ///< the stream after it
+  ValueId output = -1;    ///< the linear's output, bias included
   double factor = 1;      ///< factor of a Scale node between the linear and the sum
 };
 

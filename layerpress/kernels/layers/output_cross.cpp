@@ -13,15 +13,12 @@ namespace {
 // Tokens whose E is computed at once.
 constexpr std::int64_t kErrorTokens = 2048;
 
-at::Tensor difference(const at::Tensor& a, const at::Tensor& b) {
-  return a.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).sub_(b);
-}
-
 /// E in fp32.
-at::Tensor differences(const ResidualValues& part, const at::Tensor& bias, const ResidualShares& shares) {
-  at::Tensor sum = difference(part.written_original, part.stream_original).mul_(shares.written / shares.factor);
-  if (bias.defined()) sum.sub_(bias, shares.written);
-  return sum.add_(difference(part.stream_original, part.stream), shares.stream / shares.factor);
+at::Tensor weighted(const ResidualValues& part, const at::Tensor& bias, const ResidualShares& shares) {
+  const auto copied = [](const at::Tensor& x) { return x.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true); };
+  at::Tensor sum = copied(part.output_original);
+  if (bias.defined()) sum.sub_(bias);
+  return sum.mul_(shares.output).add_(copied(part.stream_original).sub_(part.stream), shares.stream);
 }
 
 bool rounds(at::Device device, at::ScalarType dtype) { return !device.is_cpu() || multiplies_pairs(dtype); }
@@ -35,8 +32,8 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualValues& values, con
   for (std::int64_t first = 0; first < values.x.size(0); first += kErrorTokens) {
     const std::int64_t count = std::min(kErrorTokens, values.x.size(0) - first);
     const auto some = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
-    const at::Tensor all = differences(
-        {{}, some(values.stream), some(values.stream_original), some(values.written_original)}, bias, shares);
+    const at::Tensor all =
+        weighted({{}, some(values.stream), some(values.stream_original), some(values.output_original)}, bias, shares);
     accumulate_product(sums, rounded ? all.to(dtype) : all, some(values.x));
   }
 }

@@ -7,21 +7,19 @@
 namespace layerpress::kernels {
 
 /// The input x of a linear that writes into the residual stream, in the compressed model; the stream before it in both models; and
-/// the stream after it in the original model. All of one dtype.
+/// the linear's output in the original model, bias included. All of one dtype.
 struct ResidualValues {
-  at::Tensor x;                                          ///< [tokens, features]
-  at::Tensor stream, stream_original, written_original;  ///< [tokens, rows]
+  at::Tensor x;                                         ///< [tokens, features]
+  at::Tensor stream, stream_original, output_original;  ///< [tokens, rows]
 };
 
-/// The shares that count of what the linear writes, and of the streams' difference before it.
+/// The shares that count of the original output, and of the streams' difference.
 struct ResidualShares {
-  double written = 0;
+  double output = 0;
   double stream = 0;
-  double factor = 1;  ///< the original stream after the linear is stream + factor (X̃Wᵀ + bias)
 };
 
-/// sums += EᵀX with E = written X̃Wᵀ + stream (r̃ - r), where X̃Wᵀ follows from the original streams. sums is fp32 [rows, features];
-/// `bias`, of any float dtype, is [rows] or undefined. E is formed in fp32; where bf16 is multiplied as such, it is rounded once to the
+/// sums += EᵀX with E = output X̃Wᵀ + stream (r̃ - r). sums is fp32 [rows, features]; `bias`, of any float dtype, is [rows] or undefined. E is formed in fp32; where bf16 is multiplied as such, it is rounded once to the
 /// inputs' dtype. Products and sums are as in accumulate_product.
 void accumulate_output_cross(at::Tensor& sums, const ResidualValues& values, const at::Tensor& bias,
                              const ResidualShares& shares);

@@ -163,16 +163,15 @@ void say_left_out(const setup::RunSetup& setup, const RunControl& control) {
   const std::vector<std::string> others(outside, linears.end());
   linears.erase(outside, linears.end());
   const auto say = [&](LogLevel level, const std::vector<std::string>& modules, const std::string& what,
-                       const std::string& why) {
+                       bool outside_text) {
     if (modules.empty()) return;
-    control.message(level, fmt::format("[importer] {}, {:.0f} % of the model, {} and stay uncompressed, whatever the "
-                                       "recipe says: {}",
-                                       what, 100 * share_of(modules, *model.stored), why, join_first(modules, 4)));
+    const char* where = outside_text ? "in a part for images or sound" : "without a node in the imported graph";
+    control.message(level, fmt::format("[importer] no recipe compresses {} {} ({:.0f} % of the model): {}", what, where,
+                                       100 * share_of(modules, *model.stored), join_first(modules, 4)));
   };
-  constexpr const char* kNoNodes = "are not nodes of the imported graph";
-  say(LogLevel::kWarning, experts, "the experts of " + counted(experts.size(), "layer"), kNoNodes);
-  say(LogLevel::kWarning, linears, counted(linears.size(), "linear"), kNoNodes);
-  say(LogLevel::kInfo, others, counted(others.size(), "linear"), "belong to a part for images or sound");
+  say(LogLevel::kWarning, experts, "the experts of " + counted(experts.size(), "layer"), false);
+  say(LogLevel::kWarning, linears, counted(linears.size(), "linear"), false);
+  say(LogLevel::kInfo, others, counted(others.size(), "linear"), true);
 }
 
 /// Experts that the result has one by one, although transformers knows the layer's stacked tensors only.

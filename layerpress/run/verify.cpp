@@ -163,58 +163,77 @@ void add_changes(const compression::Modifier& modifier, const model::TracedModel
   }
 }
 
-constexpr const char* kRecipeKey = "layerpress.recipe";
-
-std::filesystem::path recipe_file(const setup::OpenedModel& result) {
-  return result.stored->directory() / "recipe.yaml";
+/// The recipes that a checkpoint was made by, the last one last, without those that `source` was made by, too.
+std::vector<recipe::Recipe> recipes_of(const setup::OpenedModel& result, const setup::OpenedModel& source) {
+  const std::string of_source = setup::recipe_of(source);
+  std::vector<recipe::Recipe> recipes;
+  for (std::string text = setup::recipe_of(result); !text.empty() && text != of_source;
+       text = setup::earlier_recipe(text))
+    recipes.insert(recipes.begin(), recipe::parse_recipe(text, "recipe.yaml"));
+  return recipes;
 }
 
-bool says_recipe(const setup::OpenedModel& result) {
-  return result.file_metadata ? gguf::find_value<std::string>(*result.file_metadata, kRecipeKey) != nullptr
-                              : std::filesystem::exists(recipe_file(result));
-}
-
-/// The recipe that a checkpoint was made by, behind those that the model was changed by before and `source` was not; nothing: it does not
-/// say.
-std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result, const setup::OpenedModel& source) {
-  if (!says_recipe(result)) return std::nullopt;
-  const std::string where = result.file_metadata ? kRecipeKey : recipe_file(result).string();
-  std::string text = result.file_metadata ? *gguf::find_value<std::string>(*result.file_metadata, kRecipeKey)
-                                          : read_text_file(recipe_file(result));
-  const std::string of_source = source.file_metadata || !says_recipe(source) ? "" : read_text_file(recipe_file(source));
-  recipe::Recipe all;
-  for (; !text.empty() && text != of_source; text = setup::earlier_recipe(text)) {
-    recipe::Recipe recipe = recipe::parse_recipe(text, where);
-    recipe.modifiers.insert(recipe.modifiers.end(), all.modifiers.begin(), all.modifiers.end());
-    all = std::move(recipe);
+/// Weights that an earlier run has rounded, where the result does not hold the codes of then.
+void add_rounded(const compression::Quantizer& quantizer, const model::TracedModel& traced,
+                 const setup::OpenedModel& result, verification::Changes& changes) {
+  for (const graph::Node& node : traced.graph.nodes) {
+    const auto matrix = graph::weight_matrix(node.operation);
+    if (!matrix) continue;
+    const std::string& module = traced.graph.module_name(node);
+    const quant::QuantizationScheme* scheme = quantizer.scheme_for(
+        {module, {graph::is_linear(node.operation) ? "Linear" : "Embedding"}, model::other_names(traced, module)});
+    if (scheme == nullptr || quant::is_dense(*scheme)) continue;
+    const auto found = result.quantized.find(matrix->weight);
+    const bool is_kept = found != result.quantized.end() && scheme->weights && found->second.scheme.weights &&
+                         found->second.scheme.weights->num_bits == scheme->weights->num_bits &&
+                         found->second.scheme.weights->type == scheme->weights->type;
+    if (!is_kept) changes.tensors[matrix->weight].moves = true;
   }
-  if (all.modifiers.empty()) return std::nullopt;  // the source itself, or a copy
-  return all;
 }
 
-/// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
-/// Returns what other changes it allows.
-verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source,
-                                   verification::Findings& findings) {
+/// Makes those changes in the source that a recipe makes before any data, such as rotations and the removal of experts, and adds what
+/// other changes it allows. `is_last`: the result was made by it, and not by another one behind it.
+void follow(const recipe::Recipe& recipe, bool is_last, const setup::OpenedModel& result, setup::OpenedModel& source,
+            verification::Changes& changes) {
+  const bool makes_file = is_last ? result.file_metadata.has_value()
+                                  : std::ranges::any_of(recipe.modifiers, [](const recipe::ModifierEntry& entry) {
+                                      return !recipe::mixture_of(entry, /*for_gguf=*/true).empty();
+                                    });
+  const setup::Modifiers modifiers =
+      setup::make_modifiers(setup::with_block_types(recipe, source, makes_file, /*has_importance_file=*/true));
+  setup::apply_rewrites(modifiers, source);
+  changes.unknown |= std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(), is_random);
+  changes.only_rounds = changes.only_rounds &&
+                        std::all_of(modifiers.begin(), modifiers.end(),
+                                    [](const auto& modifier) { return modifier->type() == "QuantizationModifier"; });
+  for (const auto& modifier : modifiers) {
+    add_changes(*modifier, source.traced, changes);
+    if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get()); quantizer && !is_last)
+      add_rounded(*quantizer, source.traced, result, changes);
+  }
+  if (std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
+        return dynamic_cast<const compression::Transform*>(modifier.get()) != nullptr;
+      }))
+    add_scales(source.traced.graph, changes);
+}
+
+/// Follows the recipes of all runs between the source and the result; nothing if that is not possible.
+std::optional<verification::Changes> apply_recipes(const setup::OpenedModel& result, setup::OpenedModel& source,
+                                                   verification::Findings& findings) {
   try {
-    const std::optional<recipe::Recipe> recipe = recipe_of(result, source);
-    if (!recipe) return {};
-    const setup::Modifiers modifiers = setup::make_modifiers(
-        setup::with_block_types(*recipe, source, result.file_metadata.has_value(), /*has_importance_file=*/true));
-    setup::apply_rewrites(modifiers, source);
-    verification::Changes changes{.unknown =
-                                      std::any_of(recipe->modifiers.begin(), recipe->modifiers.end(), is_random)};
-    changes.only_rounds = std::all_of(modifiers.begin(), modifiers.end(),
-                                      [](const auto& modifier) { return modifier->type() == "QuantizationModifier"; });
-    for (const auto& modifier : modifiers) add_changes(*modifier, source.traced, changes);
-    if (std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
-          return dynamic_cast<const compression::Transform*>(modifier.get()) != nullptr;
-        }))
-      add_scales(source.traced.graph, changes);
+    const std::vector<recipe::Recipe> recipes = recipes_of(result, source);
+    verification::Changes changes{.only_rounds = recipes.size() == 1};
+    std::set<std::string> rewritten;
+    for (const recipe::Recipe& recipe : recipes) {
+      source.rewritten.clear();  // a run begins with a model as it is stored
+      follow(recipe, &recipe == &recipes.back(), result, source, changes);
+      rewritten.insert(source.rewritten.begin(), source.rewritten.end());
+    }
+    source.rewritten = rewritten;
     return changes;
   } catch (const Error& failure) {  // of another tool, or damaged
     findings.warning("source", "the recipe", fmt::format("cannot be followed here: {}", failure.what()));
-    return {.unknown = true};
+    return std::nullopt;
   }
 }
 
@@ -278,7 +297,9 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
       options.source,
       {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code, .dtype = setup::dtype_word(dtype)},
       control);
-  const verification::Changes changes = apply_recipe(model, source, findings);
+  const bool says_recipe = !setup::recipe_of(model).empty();
+  const auto followed = apply_recipes(model, source, findings);
+  const verification::Changes changes = followed.value_or(verification::Changes{.unknown = true});
   if (changes.unknown)
     findings.warning("source", options.model,
                      "its recipe does not tell how it changes weights, so that values are not compared");
@@ -288,7 +309,7 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   const auto has_fault = [&](const char* check) {
     return std::ranges::any_of(findings.all(), [&](const auto& own) { return own.fault && own.check == check; });
   };
-  if (!says_recipe(model) && has_fault("source"))
+  if (!says_recipe && has_fault("source"))
     findings.warning(
         "source", options.model,
         "does not say how it was made, by a recipe.yaml for example; if it was rotated, smoothed or pruned, "

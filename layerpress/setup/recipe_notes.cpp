@@ -132,11 +132,13 @@ void add_left_divided(const RunSetup& setup, Notes& notes) {
 
 void add_lost_caches(const RunSetup& setup, Notes& notes) {
   const auto& stored = setup.model.quantized_attentions;
-  if (stored.empty() || !setup.assignments.attentions.empty() || !setup.target->holds_activation_scales()) return;
-  notes.push_back(
-      fmt::format("the source's quantized cache of keys and values is not in the result ({}): the recipe changes "
-                  "values that its scales were measured on; write kv_cache_scheme to measure them again",
-                  stored.begin()->first));
+  if (stored.empty() || !setup.assignments.attentions.empty()) return;
+  const char* why = setup.target->holds_activation_scales()
+                        ? "the recipe changes values that its scales were measured on; write kv_cache_scheme to "
+                          "measure them again"
+                        : "the format has no place for its scales";
+  notes.push_back(fmt::format("the source's quantized cache of keys and values is not in the result ({}{}): {}",
+                              stored.begin()->first, stored.size() > 1 ? ", ..." : "", why));
 }
 
 void add_layer_experts(const RunSetup& setup, Notes& notes) {

@@ -11,6 +11,7 @@
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/recipe/gguf_recipe.h"
+#include "layerpress/setup/assignment/written_recipe.h"
 #include "layerpress/target/gguf_target.h"
 
 namespace layerpress::setup {
@@ -93,7 +94,8 @@ std::shared_ptr<const target::Target> make_target(const OneshotOptions& options,
         "[oneshot] a model in memory cannot become a GGUF, whose tokenizer is read from the model's folder; pass the "
         "folder "
         "or id, or save model and tokenizer with save_pretrained and pass that folder");
-  target::GgufDescription description{.name = last_part_of(options.model), .recipe = recipe::to_yaml(recipe)};
+  target::GgufDescription description{.name = last_part_of(options.model),
+                                      .recipe = with_earlier_recipe(recipe::to_yaml(recipe), model)};
   if (recipe::divides_gguf(options)) description.parts = std::filesystem::path(options.output).stem().string();
   description.source = model.file_metadata;
   for (const recipe::ModifierEntry& entry : recipe.modifiers)

@@ -397,6 +397,22 @@ std::map<std::string, std::string> expected_names(const setup::OpenedModel& resu
   return names;
 }
 
+/// Scales of inputs, keys and values that both have: measured again they are of the same size.
+void compare_activations(const setup::OpenedModel& result, const setup::OpenedModel& source, Findings& findings) {
+  constexpr double kMost = 4;
+  for (const std::string& name : source.stored->names()) {
+    if (!source::describes_activations(name) || !result.stored->contains(name)) continue;
+    const at::Tensor original = source.stored->tensor(name).to(at::kDouble),
+                     stored = result.stored->tensor(name).to(at::kDouble);
+    if (original.sizes() != stored.sizes() || !name.ends_with("_scale")) continue;
+    const at::Tensor ratio = stored / original;
+    const at::Tensor others = ratio.gt(kMost).logical_or(ratio.lt(1 / kMost));
+    if (others.any().item<bool>())
+      findings.fault("source", name,
+                     fmt::format("is {:.3g} times the source's", ratio.masked_select(others)[0].item<double>()));
+  }
+}
+
 /// A head of its own is what an untied embedding leaves.
 void check_further(const setup::OpenedModel& result, const setup::OpenedModel& source,
                    const std::map<std::string, std::string>& expected, Findings& findings) {
@@ -561,6 +577,7 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
     result.checkpoint->release(own);
   }
   check_further(result, source, names, findings);
+  if (!changes.unknown) compare_activations(result, source, findings);
   if (!result.file_metadata && !source.file_metadata)
     compare_configs(result.checkpoint->config(), source.checkpoint->config(), "", findings);
   return comparison;

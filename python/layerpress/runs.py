@@ -222,6 +222,7 @@ class _Request:
         self.waiting: WaitingFolder | None = None
         self.writes = True  # files beside the weights, and copies of the result: on the first rank
 
+        self.changed: Any = None  # who knows the result that the model stands for, if its configurations were changed since
         self.own_dataset = False  # every rank has written a file of its own
 
     @property
@@ -280,6 +281,8 @@ def _own_request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any
         raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
                          "these, a folder or an id")
     with _removing_waiting_folder(request), TemporaryFolder() as folder:
+        if request.changed is not None:
+            request.model = str(request.changed.linked_with_settings(folder / "changed" / Path(request.model).name))
         chosen = _chosen_dataset(dataset, own["dataset_path"], options)
         if chosen is not None:
             options["dataset"] = _dataset(chosen, own, options, request, folder)
@@ -314,6 +317,9 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
             raise UsageError(f"[python.{function}] output_dir: {options['output']} has the result that this model has stood for since the call "
                              "before, and from which this call goes on; choose another folder")
         request.model = str(earlier)
+        if ranks is None or ranks.size == 1:
+            saver = vars(model)["save_pretrained"]
+            request.changed = saver if saver.has_other_settings() else None
         request.writes = ranks is None or ranks.is_first
     elif not is_model(model):
         if not is_module(model):

@@ -68,6 +68,22 @@ class ResultSaver:
                 self._write_settings(model, target)
         return None
 
+    def has_other_settings(self) -> bool:
+        """Whether the model's configurations were changed since."""
+        model = self._model()
+        return model is not None and (_generation_of(model), _config_of(model)) != (self._generation, self._config)
+
+    def linked_with_settings(self, folder: Path) -> Path:
+        """The result in another folder, of links, with the model's configurations as they are now."""
+        folder.mkdir(parents=True)
+        for file in self._output.iterdir():
+            if file.name in ("config.json", "generation_config.json"):
+                shutil.copyfile(file, folder / file.name)
+            else:
+                os.symlink(file, folder / file.name)
+        self._write_settings(self._model(), folder)
+        return folder
+
     def _write_settings(self, model: Any, target: Path) -> None:
         """What was changed in the model's configurations since."""
         if _generation_of(model) != self._generation:

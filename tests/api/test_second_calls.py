@@ -52,7 +52,7 @@ def test_a_cache_that_no_longer_fits_is_told(loaded, samples, tmp_path, caplog):
 
     compressed(loaded, quantized(targets=["Linear"], kv_cache_scheme=CACHE), samples)
     compressed(loaded, [SmoothQuantModifier(), attention()], samples, tmp_path / "out")
-    assert "the source's quantized cache of keys and values is not in the result (model.layers.0.self_attn)" in caplog.text
+    assert "the source's quantized cache of keys and values is not in the result (model.layers.0.self_attn, ...)" in caplog.text
     assert not any(name.endswith("k_scale") for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 
@@ -105,3 +105,13 @@ def test_a_compressed_model_that_has_run(model, tmp_path):
     assert not hasattr(loaded.model.layers[0].mlp.up_proj, "weight_packed")
     loaded.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "model.safetensors").read_bytes() == (tmp_path / "second" / "model.safetensors").read_bytes()
+
+
+def test_changed_settings_between_the_calls(loaded, tmp_path):
+    compressed(loaded, mlp(), None, tmp_path / "first")
+    loaded.config.eos_token_id, loaded.generation_config.max_length = 7, 99
+    compressed(loaded, attention(), None, tmp_path / "second")
+    loaded.save_pretrained(tmp_path / "saved")
+    for folder, wanted in (("first", False), ("second", True), ("saved", True)):
+        config, generation = (json.loads((tmp_path / folder / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+        assert (config["eos_token_id"] == 7) == wanted and (generation.get("max_length") == 99) == wanted, folder

@@ -146,6 +146,11 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   row("modifiers", algorithms(setup.recipe));
   if (!details["modules"].empty()) row("weights", schemes_text(details["modules"]));
   if (!setup.model.kept.empty()) row("weights as the source stores them", kept_text(setup.model));
+  if (const auto& attentions = setup.assignments.attentions; !attentions.empty()) {
+    quant::QuantizationScheme cache;
+    cache.weights = *attentions.back().args;
+    row("cache of keys and values", modifier::describe(cache));
+  }
   if (const Json& mixed = details["mixed_precision"]; !mixed.is_null()) row("schemes chosen by", precision_text(mixed));
   row("size of the weights", size_text(details["source_bytes"].get<std::uint64_t>(), summary.output_bytes));
   if (details["samples"].get<std::int64_t>() > 0) row("calibration", calibration_text(options, details));

@@ -12,6 +12,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
 #include "layerpress/compression/modifier.h"
+#include "layerpress/gguf/container/metadata.h"
 #include "layerpress/quant/rounding/observer.h"
 #include "layerpress/recipe/inherited_schemes.h"
 #include "layerpress/recipe/separate_scaling.h"
@@ -103,27 +104,51 @@ void complete(const Groups& groups, OrderedJson& arguments) {
 
 constexpr std::string_view kEarlier = "\n# The source was made by another recipe:\n";
 
-/// The recipe.yaml beside the source's weights; "": there is none of a usual size.
-std::string recipe_beside(const OpenedModel& source) {
-  constexpr std::uintmax_t kLongest = 1 << 20;
-  const std::filesystem::path file = source.checkpoint->directory() / "recipe.yaml";
-  std::error_code failure;
-  const bool is_there = !source.checkpoint->directory().empty() && std::filesystem::is_regular_file(file, failure) &&
-                        std::filesystem::file_size(file, failure) <= kLongest && !failure;
-  const std::string text = is_there ? read_text_file(file) : "";
-  return is_utf8(text) ? text : "";
+/// Lines that end with \n, without empty ones at the end and without characters that no YAML may hold.
+std::string plain_lines(const std::string& text) {
+  std::string lines;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\r') {
+      if (i + 1 == text.size() || text[i + 1] != '\n') lines += '\n';
+    } else {
+      const bool is_control = (c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == '\x7f';
+      lines += is_control ? '?' : c;
+    }
+  }
+  lines.erase(lines.find_last_not_of(" \t\n") + 1);
+  return lines.empty() ? lines : lines + "\n";
 }
 
 }  // namespace
 
-std::string recipe_text(const OpenedModel& source, const recipe::Recipe& recipe, const Modifiers& modifiers) {
-  std::string text = recipe::to_yaml(written_recipe(recipe, modifiers));
-  const std::string earlier = recipe_beside(source);
-  if (earlier.empty()) return text;
-  text += kEarlier;
+std::string recipe_of(const OpenedModel& model) {
+  constexpr std::uintmax_t kLongest = 1 << 20;
+  if (model.file_metadata) {
+    const auto* text = gguf::find_value<std::string>(*model.file_metadata, "layerpress.recipe");
+    return text == nullptr ? "" : plain_lines(*text);
+  }
+  const std::filesystem::path folder = model.checkpoint->directory(), file = folder / "recipe.yaml";
+  std::error_code failure;
+  if (folder.empty() || !std::filesystem::exists(file, failure)) return "";
+  const bool is_usual = std::filesystem::is_regular_file(file, failure) &&
+                        std::filesystem::file_size(file, failure) <= kLongest && !failure;
+  const std::string text = is_usual ? read_text_file(file) : "";
+  return is_usual && is_utf8(text) ? plain_lines(text)
+                                   : "the source's recipe.yaml, which is no text of a usual size:\n";
+}
+
+std::string with_earlier_recipe(const std::string& recipe, const OpenedModel& source) {
+  const std::string earlier = recipe_of(source);
+  if (earlier.empty()) return recipe;
+  std::string text = recipe + std::string(kEarlier);
   std::istringstream lines(earlier);
   for (std::string line; std::getline(lines, line);) text += line.empty() ? "#\n" : "# " + line + "\n";
   return text;
+}
+
+std::string recipe_text(const OpenedModel& source, const recipe::Recipe& recipe, const Modifiers& modifiers) {
+  return with_earlier_recipe(recipe::to_yaml(written_recipe(recipe, modifiers)), source);
 }
 
 std::string earlier_recipe(const std::string& text) {

@@ -12,9 +12,13 @@ namespace layerpress::setup {
 /// has are left out where they are its defaults.
 recipe::Recipe written_recipe(const recipe::Recipe& recipe, const Modifiers& modifiers);
 
-/// recipe.yaml: the written recipe, and in comments the recipe.yaml of a source that was itself made by one.
+/// recipe.yaml, or a GGUF's key for it: the written recipe, and in comments that of a source that was itself made by one.
 std::string recipe_text(const OpenedModel& source, const recipe::Recipe& recipe, const Modifiers& modifiers);
-/// The recipe.yaml of the source, which such a text has in comments; "": it has none.
+std::string with_earlier_recipe(const std::string& recipe, const OpenedModel& source);
+/// The text that a model was made by, with line ends and control characters as such comments have them, or why it is none; "": the
+/// model has none.
+std::string recipe_of(const OpenedModel& model);
+/// The text that another one has in comments; "": none.
 std::string earlier_recipe(const std::string& text);
 
 }  // namespace layerpress::setup

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
@@ -19,6 +21,7 @@
 #include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/modifier/pruning/reap.h"
 #include "layerpress/quant/block_scheme.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment/assignment.h"
 #include "layerpress/setup/assignment/edited_linears.h"

@@ -50,7 +50,7 @@ namespace {
 
 /// The tokens that an expert is calibrated on.
 at::Tensor selected_mask(const at::Tensor& logits, const at::Tensor& routing, std::int64_t expert, float least_score) {
-  const at::Tensor routed = routing.select(1, expert).ne(0);
+  at::Tensor routed = routing.select(1, expert).ne(0);
   if (least_score > 1) return routed;
   return routed.logical_or(at::softmax(logits, -1, at::kFloat).select(1, expert).ge(least_score));
 }

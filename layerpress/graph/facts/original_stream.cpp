@@ -42,10 +42,10 @@ Stage OriginalStream::stage(const Stage& stage, const std::vector<Ahead>& ahead,
   available.insert(stored.begin(), stored.end());
   std::set<ValueId> needed(own.wanted.begin(), own.wanted.end());
   needed.insert(own.keeps.begin(), own.keeps.end());
-  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) {
-    const Node& node = graph_.nodes[*n];
+  for (const NodeId n : std::vector<NodeId>(nodes.rbegin(), nodes.rend())) {
+    const Node& node = graph_.nodes[n];
     if (needed.count(node.output) == 0 || available.count(node.output) != 0) continue;
-    own.nodes.insert(own.nodes.begin(), *n);
+    own.nodes.insert(own.nodes.begin(), n);
     needed.insert(node.inputs.begin(), node.inputs.end());
   }
   for (const ValueId value : available)

@@ -57,7 +57,11 @@ class LoadedModel:
         # The program reads contiguous memory. The copies of what is laid out otherwise live as long as this.
         self._copied = [(name, tensor, tensor.contiguous()) for name, tensor in tensors.items() if not tensor.is_contiguous()]
         tensors.update((name, copied) for name, _, copied in self._copied)
-        self.native = _native.model_in_memory(json.dumps(_config(model)), tensors, "", str(code_folder(model) or ""))
+        config = _config(model)
+        if "quantization_config" not in config and getattr(model.config, "quantization_config", None) is not None:
+            logger.warning("compressed-tensors has made plain weights of the compressed ones, as at the first forward pass; what the recipe does "
+                           "not compress is stored plainly")
+        self.native = _native.model_in_memory(json.dumps(config), tensors, "", str(code_folder(model) or ""))
 
     @property
     def config(self) -> Any:
@@ -205,6 +209,8 @@ def _config(model: Any) -> dict:
     config = copy.deepcopy(model.config)
     config.architectures = [_class_name(model)]
     values = json.loads(config.to_json_string())
+    if (values.get("quantization_config") or {}).get("quantization_status") == "decompressed":
+        del values["quantization_config"]  # which still describes what the files have
     if isinstance(values.get("auto_map"), dict):  # of a model from the hub "ORG/NAME--module.Class"
         values["auto_map"] = {name: place.rpartition("--")[2] if isinstance(place, str) else place for name, place in values["auto_map"].items()}
     dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)

@@ -107,6 +107,24 @@ def test_a_compressed_model_that_has_run(model, tmp_path):
     assert (tmp_path / "saved" / "model.safetensors").read_bytes() == (tmp_path / "second" / "model.safetensors").read_bytes()
 
 
+def test_a_compressed_model_that_has_run_before(model, tmp_path, caplog):
+    """Its weights are plain by then."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import layerpress
+
+    layerpress.oneshot(model, recipe=mlp(), output_dir=tmp_path / "first", progress=False)
+    ran = AutoModelForCausalLM.from_pretrained(tmp_path / "first", dtype="auto")
+    ran(torch.arange(3, 20)[None])
+    compressed(ran, attention(), None, tmp_path / "second")
+    assert caplog.text.count("what the recipe does not compress is stored plainly") == 1
+    tensors = load_file(tmp_path / "second" / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(tensors[name], ran.state_dict()[name]) and f"{name}_scale" not in tensors
+    assert "model.layers.0.self_attn.q_proj.weight_scale" in tensors
+
+
 def test_changed_settings_between_the_calls(loaded, tmp_path):
     compressed(loaded, mlp(), None, tmp_path / "first")
     loaded.config.eos_token_id, loaded.generation_config.max_length = 7, 99

@@ -125,8 +125,8 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
                       has_scheme ? "scheme" : "config_groups", has_scheme ? "preset name or a " : "");
   if (has_scheme && json_has(mapping, "weights"))
     throw RecipeError(
-        "[recipe.modifier] {}: 'scheme' is a preset, or a mapping of presets to targets; a whole scheme is a group of "
-        "config_groups, under a name such as group_0",
+        "[recipe.modifier] {}: 'scheme' has 'weights', but is a preset, or a mapping of presets to targets; a whole "
+        "scheme is a group of config_groups, under a name such as group_0",
         where);
   for (const auto& [name, value] : mapping.items()) {
     const std::string group_where = fmt::format("{}.{}", where, name);

@@ -126,6 +126,44 @@ TEST(AmxProducts, SumRowsTimesPanels) {
       }
 }
 
+void plain_attention(const AttentionProduct& product) {
+  rest_rows += product.rows;
+  for (std::int64_t r = 0; r < product.rows; ++r)
+    for (std::int64_t c = 0; c < product.columns; ++c) {
+      double value = 0;
+      for (std::int64_t p = 0; p < product.pairs; ++p)
+        value += dot(product.left[r * product.left_stride + p], product.right[p * product.right_stride + c]);
+      product.sums[r * product.sums_stride + c] = static_cast<float>(value);
+    }
+}
+
+TEST(AmxProducts, MultiplyBlocksOfAttention) {
+  for (const std::int64_t rows : {1, 16, 31, 48, 64})
+    for (const std::int64_t columns : {16, 48, 64})
+      for (const std::int64_t pairs : {16, 40, 96}) {
+        const std::int64_t left_stride = pairs + 3, right_stride = columns + 5, sums_stride = columns + 7;
+        const auto left = random_pairs(rows * left_stride, 6), right = random_pairs(pairs * right_stride, 7);
+        std::vector<float> sums(static_cast<std::size_t>(rows * sums_stride), 0.5f), wanted = sums;
+        AttentionProduct product{.left = left.data(),
+                                 .left_stride = left_stride,
+                                 .right = right.data(),
+                                 .right_stride = right_stride,
+                                 .sums = wanted.data(),
+                                 .sums_stride = sums_stride,
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .pairs = pairs};
+        plain_attention(product);
+        product.sums = sums.data();
+        rest_rows = 0;
+        multiply_attention<EmulatedTiles>(product, plain_attention);
+        EXPECT_EQ(rest_rows, pairs % 16 == 0 ? rows % 16 : rows);
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          ASSERT_NEAR(sums[i], wanted[i], 1e-4)
+              << rows << " rows, " << columns << " columns, " << pairs << " pairs, element " << i;
+      }
+}
+
 TEST(AmxProducts, SumGramMatrices) {
   for (const std::int64_t rows : {16, 32, 48, 40})
     for (const std::int64_t columns : {16, 48, 33})

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layerpress/kernels/cpu/attention_product.h"
 #include "layerpress/kernels/cpu/table.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
@@ -7,6 +8,10 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 // Null where the instruction set has no bf16 dot products (no_bf16.cpp).
 extern void (*const attention_entry)(const AttentionTask& task);
 extern std::int64_t (*const attention_workspace_entry)(std::int64_t length, std::int64_t head_dim);
+
+// Only in instruction sets with bf16 dot products.
+extern void (*const attention_product_entry)(const AttentionProduct& product);
+void attention_product_pairs(const AttentionProduct& product);
 
 void attention_wide(const AttentionTask& task);
 std::int64_t attention_wide_workspace(const AttentionTask& task);

@@ -1,4 +1,5 @@
 // Products of bf16 with AMX. What fills no tile is left to AVX-512.
+#include "layerpress/kernels/cpu/attention.h"
 #include "layerpress/kernels/cpu/bf16/amx_products.h"
 #include "layerpress/kernels/cpu/gram.h"
 #include "layerpress/kernels/cpu/product.h"
@@ -49,11 +50,15 @@ class Tiles {
   }
 };
 
+void multiply_attention_product(const AttentionProduct& product) {
+  multiply_attention<Tiles>(product, attention_product_pairs);
+}
 void multiply_product_tile(const ProductTile& tile) { multiply_product<Tiles>(tile, product_tile_pairs); }
 void multiply_gram_tile(const GramTile& tile) { multiply_gram<Tiles>(tile, gram_tile_pairs); }
 
 }  // namespace
 
+void (*const attention_product_entry)(const AttentionProduct&) = multiply_attention_product;
 void (*const gram_tile_entry)(const GramTile&) = multiply_gram_tile;
 void (*const product_tile_entry)(const ProductTile&) = multiply_product_tile;
 

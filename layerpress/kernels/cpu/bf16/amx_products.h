@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layerpress/kernels/cpu/attention_product.h"
 #include "layerpress/kernels/cpu/table.h"
 
 // Products of bf16 with the tile registers of AMX. Templates, so that a test runs them on an emulation of the tiles on machines
@@ -16,51 +17,72 @@ constexpr std::int64_t kPairBytes = 4;  // two bf16, or one fp32
 /// The pairs of features that fill tiles; the rest is left to other kernels.
 constexpr std::int64_t whole_tiles(std::int64_t count) { return count / kTileRows * kTileRows; }
 
-/// sums[16 * blocks, 32] for the first rows of the tile and the pairs that fill tiles. Registers 0 to 3 hold sums, 4 and 5
-/// rows of x, 6 and 7 the panel.
-template <class Tiles, int blocks>
-void multiply_row_blocks(const ProductTile& tile, std::int64_t first_row) {
-  constexpr std::int64_t kSumsStride = kProductPanel * kPairBytes;
-  float* sums = tile.sums + first_row * kProductPanel;
-  float* lower = sums + kTileRows * kProductPanel;
-  const std::int64_t x_stride = tile.stride * static_cast<std::int64_t>(sizeof(Bits16));
-  if (tile.adds) {
-    Tiles::template load<0>(sums, kSumsStride);
-    Tiles::template load<1>(sums + kProductHalf, kSumsStride);
-    if constexpr (blocks == 2) {
-      Tiles::template load<2>(lower, kSumsStride);
-      Tiles::template load<3>(lower + kProductHalf, kSumsStride);
-    }
+/// sums[rows, columns] = or += left [rows, pairs] right [pairs, columns], pairs of bf16 along the reduction.
+struct PairBlocks {
+  const void* left = nullptr;
+  std::int64_t left_stride = 0;  ///< in bytes, as the others
+  const std::uint32_t* right = nullptr;
+  std::int64_t right_stride = 0;
+  float* sums = nullptr;
+  std::int64_t sums_stride = 0;
+  std::int64_t pairs = 0;  ///< a multiple of kTileRows
+  bool adds = false;
+};
+
+/// 16 * rows sums by 16 * columns. Registers 0 to 3 hold sums, 4 and 5 rows of the left side, 6 and 7 columns of the right one.
+template <class Tiles, int rows, int columns>
+void multiply_blocks(const PairBlocks& blocks) {
+  const auto* left = static_cast<const char*>(blocks.left);
+  const std::uint32_t* right = blocks.right;
+  float *upper = blocks.sums, *lower = upper + kTileRows * blocks.sums_stride / kPairBytes;
+  if (blocks.adds) {
+    Tiles::template load<0>(upper, blocks.sums_stride);
+    if constexpr (columns == 2) Tiles::template load<1>(upper + kTileRows, blocks.sums_stride);
+    if constexpr (rows == 2) Tiles::template load<2>(lower, blocks.sums_stride);
+    if constexpr (rows == 2 && columns == 2) Tiles::template load<3>(lower + kTileRows, blocks.sums_stride);
   } else {
     Tiles::template zero<0>();
-    Tiles::template zero<1>();
-    if constexpr (blocks == 2) {
-      Tiles::template zero<2>();
-      Tiles::template zero<3>();
-    }
+    if constexpr (columns == 2) Tiles::template zero<1>();
+    if constexpr (rows == 2) Tiles::template zero<2>();
+    if constexpr (rows == 2 && columns == 2) Tiles::template zero<3>();
   }
-  const Bits16* x = tile.x + first_row * tile.stride;
-  const std::uint32_t* panel = tile.panel;
-  for (std::int64_t p = 0; p < whole_tiles(tile.pairs); p += kTileRows) {
-    Tiles::template load<6>(panel, kSumsStride);
-    Tiles::template load<4>(x, x_stride);
+  for (std::int64_t p = 0; p < blocks.pairs; p += kTileRows) {
+    Tiles::template load<6>(right, blocks.right_stride);
+    Tiles::template load<4>(left, blocks.left_stride);
     Tiles::template multiply<0, 4, 6>();
-    Tiles::template load<7>(panel + kProductHalf, kSumsStride);
-    Tiles::template multiply<1, 4, 7>();
-    if constexpr (blocks == 2) {
-      Tiles::template load<5>(x + kTileRows * tile.stride, x_stride);
-      Tiles::template multiply<2, 5, 6>();
-      Tiles::template multiply<3, 5, 7>();
+    if constexpr (columns == 2) {
+      Tiles::template load<7>(right + kTileRows, blocks.right_stride);
+      Tiles::template multiply<1, 4, 7>();
     }
-    x += 2 * kTileRows;
-    panel += kTileRows * kProductPanel;
+    if constexpr (rows == 2) {
+      Tiles::template load<5>(left + kTileRows * blocks.left_stride, blocks.left_stride);
+      Tiles::template multiply<2, 5, 6>();
+      if constexpr (columns == 2) Tiles::template multiply<3, 5, 7>();
+    }
+    left += kTileRows * kPairBytes;
+    right += kTileRows * blocks.right_stride / kPairBytes;
   }
-  Tiles::template store<0>(sums, kSumsStride);
-  Tiles::template store<1>(sums + kProductHalf, kSumsStride);
-  if constexpr (blocks == 2) {
-    Tiles::template store<2>(lower, kSumsStride);
-    Tiles::template store<3>(lower + kProductHalf, kSumsStride);
-  }
+  Tiles::template store<0>(upper, blocks.sums_stride);
+  if constexpr (columns == 2) Tiles::template store<1>(upper + kTileRows, blocks.sums_stride);
+  if constexpr (rows == 2) Tiles::template store<2>(lower, blocks.sums_stride);
+  if constexpr (rows == 2 && columns == 2) Tiles::template store<3>(lower + kTileRows, blocks.sums_stride);
+}
+
+/// The same for any number of rows and columns that fill tiles.
+template <class Tiles>
+void multiply_all_blocks(const PairBlocks& blocks, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t row = 0; row < rows; row += 2 * kTileRows)
+    for (std::int64_t column = 0; column < columns; column += 2 * kTileRows) {
+      PairBlocks part = blocks;
+      part.left = static_cast<const char*>(blocks.left) + row * blocks.left_stride;
+      part.right += column;
+      part.sums += row * blocks.sums_stride / kPairBytes + column;
+      const bool two_rows = rows - row > kTileRows, two_columns = columns - column > kTileRows;
+      if (two_rows)
+        two_columns ? multiply_blocks<Tiles, 2, 2>(part) : multiply_blocks<Tiles, 2, 1>(part);
+      else
+        two_columns ? multiply_blocks<Tiles, 1, 2>(part) : multiply_blocks<Tiles, 1, 1>(part);
+    }
 }
 
 /// As Table::product_tile. `rest` does the same for rows and pairs that fill no tile.
@@ -70,9 +92,15 @@ void multiply_product(const ProductTile& tile, void (*rest)(const ProductTile&))
   if (pairs == 0) return rest(tile);
   if (rows > 0) {
     const Tiles usable;
-    std::int64_t row = 0;
-    for (; row + 2 * kTileRows <= rows; row += 2 * kTileRows) multiply_row_blocks<Tiles, 2>(tile, row);
-    if (row < rows) multiply_row_blocks<Tiles, 1>(tile, row);
+    multiply_all_blocks<Tiles>({.left = tile.x,
+                                .left_stride = tile.stride * static_cast<std::int64_t>(sizeof(Bits16)),
+                                .right = tile.panel,
+                                .right_stride = kProductPanel * kPairBytes,
+                                .sums = tile.sums,
+                                .sums_stride = kProductPanel * kPairBytes,
+                                .pairs = pairs,
+                                .adds = tile.adds},
+                               rows, kProductPanel);
   }
   if (rows > 0 && pairs < tile.pairs) {
     ProductTile last = tile;
@@ -90,6 +118,29 @@ void multiply_product(const ProductTile& tile, void (*rest)(const ProductTile&))
     below.rows -= rows;
     rest(below);
   }
+}
+
+/// As attention's products. `rest` does the same for rows that fill no tile, and for pairs that do not.
+template <class Tiles>
+void multiply_attention(const AttentionProduct& product, void (*rest)(const AttentionProduct&)) {
+  const std::int64_t rows = product.pairs % kTileRows == 0 ? whole_tiles(product.rows) : 0;
+  if (rows > 0) {
+    const Tiles usable;
+    multiply_all_blocks<Tiles>({.left = product.left,
+                                .left_stride = product.left_stride * kPairBytes,
+                                .right = product.right,
+                                .right_stride = product.right_stride * kPairBytes,
+                                .sums = product.sums,
+                                .sums_stride = product.sums_stride * kPairBytes,
+                                .pairs = product.pairs},
+                               rows, product.columns);
+  }
+  if (rows == product.rows) return;
+  AttentionProduct below = product;
+  below.left += rows * product.left_stride;
+  below.sums += rows * product.sums_stride;
+  below.rows -= rows;
+  rest(below);
 }
 
 /// gram[16, 16 * blocks] += 16 left columns times `blocks` times 16 right ones, over pairs of tokens that fill tiles. Register 3 holds the

@@ -18,44 +18,35 @@ using Pair = std::uint32_t;
 
 std::int64_t padded(std::int64_t length) { return (length + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
-/// c[r][16 n] = sum over pairs of a[r] . b: kR rows by kN registers; the accumulators never leave the registers.
+/// sums[row + r][column + 16 n]: kR rows by kN registers; the accumulators never leave the registers.
 template <int kR, int kN>
-void multiply_tile(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
-                   std::int64_t c_stride, std::int64_t pairs) {
+void multiply_tile(const AttentionProduct& product, std::int64_t row, std::int64_t column) {
+  const Pair* left = product.left + row * product.left_stride;
+  const Pair* right = product.right + column;
+  float* sums = product.sums + row * product.sums_stride + column;
   __m512 sum[kR][kN];
   for (int r = 0; r < kR; ++r)
     for (int n = 0; n < kN; ++n) sum[r][n] = _mm512_setzero_ps();
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    __m512bh right[kN];
+  for (std::int64_t p = 0; p < product.pairs; ++p) {
+    __m512bh columns[kN];
     for (int n = 0; n < kN; ++n)
-      right[n] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + p * b_stride + n * kWidth));
+      columns[n] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + p * product.right_stride + n * kWidth));
     for (int r = 0; r < kR; ++r) {
-      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * a_stride + p])));
-      for (int n = 0; n < kN; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], left, right[n]);
+      const auto pair =
+          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(left[r * product.left_stride + p])));
+      for (int n = 0; n < kN; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], pair, columns[n]);
     }
   }
   for (int r = 0; r < kR; ++r)
-    for (int n = 0; n < kN; ++n) _mm512_storeu_ps(c + r * c_stride + n * kWidth, sum[r][n]);
+    for (int n = 0; n < kN; ++n) _mm512_storeu_ps(sums + r * product.sums_stride + n * kWidth, sum[r][n]);
 }
 
 template <int kN>
-void multiply_columns(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
-                      std::int64_t c_stride, std::int64_t rows, std::int64_t pairs) {
+void multiply_columns(const AttentionProduct& product, std::int64_t column) {
   std::int64_t r = 0;
-  for (; r + 6 <= rows; r += 6)
-    multiply_tile<6, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
-  for (; r + 2 <= rows; r += 2)
-    multiply_tile<2, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
-  for (; r < rows; ++r)
-    multiply_tile<1, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
-}
-
-/// c [rows, columns] = a [rows, pairs] x b [pairs, columns]; columns a multiple of 16.
-void multiply(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
-              std::int64_t c_stride, std::int64_t rows, std::int64_t columns, std::int64_t pairs) {
-  std::int64_t n = 0;
-  for (; n + 64 <= columns; n += 64) multiply_columns<4>(a, a_stride, b + n, b_stride, c + n, c_stride, rows, pairs);
-  for (; n < columns; n += 16) multiply_columns<1>(a, a_stride, b + n, b_stride, c + n, c_stride, rows, pairs);
+  for (; r + 6 <= product.rows; r += 6) multiply_tile<6, kN>(product, r, column);
+  for (; r + 2 <= product.rows; r += 2) multiply_tile<2, kN>(product, r, column);
+  for (; r < product.rows; ++r) multiply_tile<1, kN>(product, r, column);
 }
 
 struct Workspace {
@@ -183,16 +174,30 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
   const std::int64_t begin = oldest / kKeyTile * kKeyTile;
   const std::int64_t end = padded(first_row + rows);
   const Bits16* q = static_cast<const Bits16*>(task.q) + first_row * task.query_stride + head * task.head_dim;
-  multiply(reinterpret_cast<const Pair*>(q), task.query_stride / 2, space.keys + begin, keys, space.scores + begin,
-           keys, rows, end - begin, task.head_dim / 2);
+  attention_product_entry({.left = reinterpret_cast<const Pair*>(q),
+                           .left_stride = task.query_stride / 2,
+                           .right = space.keys + begin,
+                           .right_stride = keys,
+                           .sums = space.scores + begin,
+                           .sums_stride = keys,
+                           .rows = rows,
+                           .columns = end - begin,
+                           .pairs = task.head_dim / 2});
   float factor[kRows];
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t last = first_row + r;
     const std::int64_t first = task.window > 0 && last + 1 > task.window ? last + 1 - task.window : 0;
     factor[r] = softmax_row(space.scores + r * keys, space.weights + r * keys, first, last, begin, end, task.scale);
   }
-  multiply(reinterpret_cast<const Pair*>(space.weights + begin), keys / 2, space.values + begin / 2 * task.head_dim,
-           task.head_dim, space.output, task.head_dim, rows, task.head_dim, (end - begin) / 2);
+  attention_product_entry({.left = reinterpret_cast<const Pair*>(space.weights + begin),
+                           .left_stride = keys / 2,
+                           .right = space.values + begin / 2 * task.head_dim,
+                           .right_stride = task.head_dim,
+                           .sums = space.output,
+                           .sums_stride = task.head_dim,
+                           .rows = rows,
+                           .columns = task.head_dim,
+                           .pairs = (end - begin) / 2});
   for (std::int64_t r = 0; r < rows; ++r) {
     Bits16* out = static_cast<Bits16*>(task.output) + (first_row + r) * task.output_stride + head * task.head_dim;
     for (std::int64_t d = 0; d < task.head_dim; d += kWidth) {
@@ -218,6 +223,12 @@ void attention_bf16(const AttentionTask& task) {
 }
 
 }  // namespace
+
+void attention_product_pairs(const AttentionProduct& product) {
+  std::int64_t column = 0;
+  for (; column + 4 * kWidth <= product.columns; column += 4 * kWidth) multiply_columns<4>(product, column);
+  for (; column < product.columns; column += kWidth) multiply_columns<1>(product, column);
+}
 
 void (*const attention_entry)(const AttentionTask& task) = attention_bf16;
 std::int64_t (*const attention_workspace_entry)(std::int64_t length, std::int64_t head_dim) = attention_workspace;

@@ -19,8 +19,9 @@ struct ResidualShares {
   double stream = 0;
 };
 
-/// sums += EᵀX with E = output X̃Wᵀ + stream (r̃ - r). sums is fp32 [rows, features]; `bias`, of any float dtype, is [rows] or undefined. E is formed in fp32; where bf16 is multiplied as such, it is rounded once to the
-/// inputs' dtype. Products and sums are as in accumulate_product.
+/// sums += EᵀX with E = output X̃Wᵀ + stream (r̃ - r). sums is fp32 [rows, features]; `bias`, of any float dtype, is [rows] or undefined.
+/// E is formed in fp32; where bf16 is multiplied as such, it is rounded once to the inputs' dtype. Products and sums are as in
+/// accumulate_product.
 void accumulate_output_cross(at::Tensor& sums, const ResidualValues& values, const at::Tensor& bias,
                              const ResidualShares& shares);
 

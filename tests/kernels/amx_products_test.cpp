@@ -126,7 +126,7 @@ TEST(AmxProducts, SumRowsTimesPanels) {
       }
 }
 
-void plain_attention(const AttentionProduct& product) {
+void plain_attention(const PairProduct& product) {
   rest_rows += product.rows;
   for (std::int64_t r = 0; r < product.rows; ++r)
     for (std::int64_t c = 0; c < product.columns; ++c) {
@@ -144,15 +144,15 @@ TEST(AmxProducts, MultiplyBlocksOfAttention) {
         const std::int64_t left_stride = pairs + 3, right_stride = columns + 5, sums_stride = columns + 7;
         const auto left = random_pairs(rows * left_stride, 6), right = random_pairs(pairs * right_stride, 7);
         std::vector<float> sums(static_cast<std::size_t>(rows * sums_stride), 0.5f), wanted = sums;
-        AttentionProduct product{.left = left.data(),
-                                 .left_stride = left_stride,
-                                 .right = right.data(),
-                                 .right_stride = right_stride,
-                                 .sums = wanted.data(),
-                                 .sums_stride = sums_stride,
-                                 .rows = rows,
-                                 .columns = columns,
-                                 .pairs = pairs};
+        PairProduct product{.left = left.data(),
+                            .left_stride = left_stride,
+                            .right = right.data(),
+                            .right_stride = right_stride,
+                            .sums = wanted.data(),
+                            .sums_stride = sums_stride,
+                            .rows = rows,
+                            .columns = columns,
+                            .pairs = pairs};
         plain_attention(product);
         product.sums = sums.data();
         rest_rows = 0;

@@ -50,7 +50,7 @@ class Tiles {
   }
 };
 
-void multiply_attention_product(const AttentionProduct& product) {
+void multiply_attention_product(const PairProduct& product) {
   multiply_attention<Tiles>(product, attention_product_pairs);
 }
 void multiply_product_tile(const ProductTile& tile) { multiply_product<Tiles>(tile, product_tile_pairs); }
@@ -58,7 +58,7 @@ void multiply_gram_tile(const GramTile& tile) { multiply_gram<Tiles>(tile, gram_
 
 }  // namespace
 
-void (*const attention_product_entry)(const AttentionProduct&) = multiply_attention_product;
+void (*const attention_product_entry)(const PairProduct&) = multiply_attention_product;
 void (*const gram_tile_entry)(const GramTile&) = multiply_gram_tile;
 void (*const product_tile_entry)(const ProductTile&) = multiply_product_tile;
 

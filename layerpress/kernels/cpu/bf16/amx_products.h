@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layerpress/kernels/cpu/attention_product.h"
+#include "layerpress/kernels/cpu/pair_product.h"
 #include "layerpress/kernels/cpu/table.h"
 
 // Products of bf16 with the tile registers of AMX. Templates, so that a test runs them on an emulation of the tiles on machines
@@ -17,71 +17,61 @@ constexpr std::int64_t kPairBytes = 4;  // two bf16, or one fp32
 /// The pairs of features that fill tiles; the rest is left to other kernels.
 constexpr std::int64_t whole_tiles(std::int64_t count) { return count / kTileRows * kTileRows; }
 
-/// sums[rows, columns] = or += left [rows, pairs] right [pairs, columns], pairs of bf16 along the reduction.
-struct PairBlocks {
-  const void* left = nullptr;
-  std::int64_t left_stride = 0;  ///< in bytes, as the others
-  const std::uint32_t* right = nullptr;
-  std::int64_t right_stride = 0;
-  float* sums = nullptr;
-  std::int64_t sums_stride = 0;
-  std::int64_t pairs = 0;  ///< a multiple of kTileRows
-  bool adds = false;
-};
-
-/// 16 * rows sums by 16 * columns. Registers 0 to 3 hold sums, 4 and 5 rows of the left side, 6 and 7 columns of the right one.
+/// The first 16 * rows sums by 16 * columns, for pairs that fill tiles; `adds`: += instead of =. Registers 0 to 3 hold sums, 4 and 5
+/// rows of the left side, 6 and 7 columns of the right one.
 template <class Tiles, int rows, int columns>
-void multiply_blocks(const PairBlocks& blocks) {
-  const auto* left = static_cast<const char*>(blocks.left);
-  const std::uint32_t* right = blocks.right;
-  float *upper = blocks.sums, *lower = upper + kTileRows * blocks.sums_stride / kPairBytes;
-  if (blocks.adds) {
-    Tiles::template load<0>(upper, blocks.sums_stride);
-    if constexpr (columns == 2) Tiles::template load<1>(upper + kTileRows, blocks.sums_stride);
-    if constexpr (rows == 2) Tiles::template load<2>(lower, blocks.sums_stride);
-    if constexpr (rows == 2 && columns == 2) Tiles::template load<3>(lower + kTileRows, blocks.sums_stride);
+void multiply_blocks(const PairProduct& product, bool adds) {
+  const std::int64_t left_bytes = product.left_stride * kPairBytes, right_bytes = product.right_stride * kPairBytes,
+                     sums_bytes = product.sums_stride * kPairBytes;
+  const std::uint32_t *left = product.left, *right = product.right;
+  float *upper = product.sums, *lower = upper + kTileRows * product.sums_stride;
+  if (adds) {
+    Tiles::template load<0>(upper, sums_bytes);
+    if constexpr (columns == 2) Tiles::template load<1>(upper + kTileRows, sums_bytes);
+    if constexpr (rows == 2) Tiles::template load<2>(lower, sums_bytes);
+    if constexpr (rows == 2 && columns == 2) Tiles::template load<3>(lower + kTileRows, sums_bytes);
   } else {
     Tiles::template zero<0>();
     if constexpr (columns == 2) Tiles::template zero<1>();
     if constexpr (rows == 2) Tiles::template zero<2>();
     if constexpr (rows == 2 && columns == 2) Tiles::template zero<3>();
   }
-  for (std::int64_t p = 0; p < blocks.pairs; p += kTileRows) {
-    Tiles::template load<6>(right, blocks.right_stride);
-    Tiles::template load<4>(left, blocks.left_stride);
+  for (std::int64_t p = 0; p < whole_tiles(product.pairs); p += kTileRows) {
+    Tiles::template load<6>(right, right_bytes);
+    Tiles::template load<4>(left, left_bytes);
     Tiles::template multiply<0, 4, 6>();
     if constexpr (columns == 2) {
-      Tiles::template load<7>(right + kTileRows, blocks.right_stride);
+      Tiles::template load<7>(right + kTileRows, right_bytes);
       Tiles::template multiply<1, 4, 7>();
     }
     if constexpr (rows == 2) {
-      Tiles::template load<5>(left + kTileRows * blocks.left_stride, blocks.left_stride);
+      Tiles::template load<5>(left + kTileRows * product.left_stride, left_bytes);
       Tiles::template multiply<2, 5, 6>();
       if constexpr (columns == 2) Tiles::template multiply<3, 5, 7>();
     }
-    left += kTileRows * kPairBytes;
-    right += kTileRows * blocks.right_stride / kPairBytes;
+    left += kTileRows;
+    right += kTileRows * product.right_stride;
   }
-  Tiles::template store<0>(upper, blocks.sums_stride);
-  if constexpr (columns == 2) Tiles::template store<1>(upper + kTileRows, blocks.sums_stride);
-  if constexpr (rows == 2) Tiles::template store<2>(lower, blocks.sums_stride);
-  if constexpr (rows == 2 && columns == 2) Tiles::template store<3>(lower + kTileRows, blocks.sums_stride);
+  Tiles::template store<0>(upper, sums_bytes);
+  if constexpr (columns == 2) Tiles::template store<1>(upper + kTileRows, sums_bytes);
+  if constexpr (rows == 2) Tiles::template store<2>(lower, sums_bytes);
+  if constexpr (rows == 2 && columns == 2) Tiles::template store<3>(lower + kTileRows, sums_bytes);
 }
 
-/// The same for any number of rows and columns that fill tiles.
+/// All sums, for rows and columns that fill tiles.
 template <class Tiles>
-void multiply_all_blocks(const PairBlocks& blocks, std::int64_t rows, std::int64_t columns) {
-  for (std::int64_t row = 0; row < rows; row += 2 * kTileRows)
-    for (std::int64_t column = 0; column < columns; column += 2 * kTileRows) {
-      PairBlocks part = blocks;
-      part.left = static_cast<const char*>(blocks.left) + row * blocks.left_stride;
+void multiply_all_blocks(const PairProduct& product, bool adds) {
+  for (std::int64_t row = 0; row < product.rows; row += 2 * kTileRows)
+    for (std::int64_t column = 0; column < product.columns; column += 2 * kTileRows) {
+      PairProduct part = product;
+      part.left += row * product.left_stride;
       part.right += column;
-      part.sums += row * blocks.sums_stride / kPairBytes + column;
-      const bool two_rows = rows - row > kTileRows, two_columns = columns - column > kTileRows;
+      part.sums += row * product.sums_stride + column;
+      const bool two_rows = product.rows - row > kTileRows, two_columns = product.columns - column > kTileRows;
       if (two_rows)
-        two_columns ? multiply_blocks<Tiles, 2, 2>(part) : multiply_blocks<Tiles, 2, 1>(part);
+        two_columns ? multiply_blocks<Tiles, 2, 2>(part, adds) : multiply_blocks<Tiles, 2, 1>(part, adds);
       else
-        two_columns ? multiply_blocks<Tiles, 1, 2>(part) : multiply_blocks<Tiles, 1, 1>(part);
+        two_columns ? multiply_blocks<Tiles, 1, 2>(part, adds) : multiply_blocks<Tiles, 1, 1>(part, adds);
     }
 }
 
@@ -92,15 +82,16 @@ void multiply_product(const ProductTile& tile, void (*rest)(const ProductTile&))
   if (pairs == 0) return rest(tile);
   if (rows > 0) {
     const Tiles usable;
-    multiply_all_blocks<Tiles>({.left = tile.x,
-                                .left_stride = tile.stride * static_cast<std::int64_t>(sizeof(Bits16)),
+    multiply_all_blocks<Tiles>({.left = reinterpret_cast<const std::uint32_t*>(tile.x),
+                                .left_stride = tile.stride / 2,
                                 .right = tile.panel,
-                                .right_stride = kProductPanel * kPairBytes,
+                                .right_stride = kProductPanel,
                                 .sums = tile.sums,
-                                .sums_stride = kProductPanel * kPairBytes,
-                                .pairs = pairs,
-                                .adds = tile.adds},
-                               rows, kProductPanel);
+                                .sums_stride = kProductPanel,
+                                .rows = rows,
+                                .columns = kProductPanel,
+                                .pairs = pairs},
+                               tile.adds);
   }
   if (rows > 0 && pairs < tile.pairs) {
     ProductTile last = tile;
@@ -122,21 +113,16 @@ void multiply_product(const ProductTile& tile, void (*rest)(const ProductTile&))
 
 /// As attention's products. `rest` does the same for rows that fill no tile, and for pairs that do not.
 template <class Tiles>
-void multiply_attention(const AttentionProduct& product, void (*rest)(const AttentionProduct&)) {
+void multiply_attention(const PairProduct& product, void (*rest)(const PairProduct&)) {
   const std::int64_t rows = product.pairs % kTileRows == 0 ? whole_tiles(product.rows) : 0;
   if (rows > 0) {
     const Tiles usable;
-    multiply_all_blocks<Tiles>({.left = product.left,
-                                .left_stride = product.left_stride * kPairBytes,
-                                .right = product.right,
-                                .right_stride = product.right_stride * kPairBytes,
-                                .sums = product.sums,
-                                .sums_stride = product.sums_stride * kPairBytes,
-                                .pairs = product.pairs},
-                               rows, product.columns);
+    PairProduct whole = product;
+    whole.rows = rows;
+    multiply_all_blocks<Tiles>(whole, /*adds=*/false);
   }
   if (rows == product.rows) return;
-  AttentionProduct below = product;
+  PairProduct below = product;
   below.left += rows * product.left_stride;
   below.sums += rows * product.sums_stride;
   below.rows -= rows;

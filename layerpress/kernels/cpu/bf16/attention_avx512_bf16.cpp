@@ -20,7 +20,7 @@ std::int64_t padded(std::int64_t length) { return (length + kKeyTile - 1) / kKey
 
 /// sums[row + r][column + 16 n]: kR rows by kN registers; the accumulators never leave the registers.
 template <int kR, int kN>
-void multiply_tile(const AttentionProduct& product, std::int64_t row, std::int64_t column) {
+void multiply_tile(const PairProduct& product, std::int64_t row, std::int64_t column) {
   const Pair* left = product.left + row * product.left_stride;
   const Pair* right = product.right + column;
   float* sums = product.sums + row * product.sums_stride + column;
@@ -42,7 +42,7 @@ void multiply_tile(const AttentionProduct& product, std::int64_t row, std::int64
 }
 
 template <int kN>
-void multiply_columns(const AttentionProduct& product, std::int64_t column) {
+void multiply_columns(const PairProduct& product, std::int64_t column) {
   std::int64_t r = 0;
   for (; r + 6 <= product.rows; r += 6) multiply_tile<6, kN>(product, r, column);
   for (; r + 2 <= product.rows; r += 2) multiply_tile<2, kN>(product, r, column);
@@ -224,7 +224,7 @@ void attention_bf16(const AttentionTask& task) {
 
 }  // namespace
 
-void attention_product_pairs(const AttentionProduct& product) {
+void attention_product_pairs(const PairProduct& product) {
   std::int64_t column = 0;
   for (; column + 4 * kWidth <= product.columns; column += 4 * kWidth) multiply_columns<4>(product, column);
   for (; column < product.columns; column += kWidth) multiply_columns<1>(product, column);

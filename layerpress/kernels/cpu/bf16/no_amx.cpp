@@ -5,7 +5,7 @@
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
-void (*const attention_product_entry)(const AttentionProduct&) = attention_product_pairs;
+void (*const attention_product_entry)(const PairProduct&) = attention_product_pairs;
 void (*const gram_tile_entry)(const GramTile&) = gram_tile_pairs;
 void (*const product_tile_entry)(const ProductTile&) = product_tile_pairs;
 

@@ -5,7 +5,7 @@
 namespace layerpress::kernels::cpu {
 
 /// sums[rows, columns] = left [rows, pairs] right [pairs, columns], of pairs of bf16 values along the reduction. Strides are in elements.
-struct AttentionProduct {
+struct PairProduct {
   const std::uint32_t* left = nullptr;
   std::int64_t left_stride = 0;
   const std::uint32_t* right = nullptr;
